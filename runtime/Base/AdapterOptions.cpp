@@ -51,8 +51,7 @@ static Status validateInit(const Options &o) {
   return validateLoftq(o);
 }
 
-/// Refuses lora_alpha 0: the scale would be 0, and A and B would get no
-/// gradient.
+/// Refuses lora_alpha 0: with a scale of 0, A and B would get no gradient.
 static Status validateAlpha(const Options &o) {
   if (o.text("finetuning_type") == "full")
     return Status::ok();

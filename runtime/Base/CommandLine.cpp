@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Parses words with CLI11, which finds options, pairs them with values and
-// collects lists. CLI11 lacks `--packing false`, takes flags as values, and
-// cannot separate a list from the input after it. The words are converted
-// first.
+// collects lists. The words are first converted, because CLI11 lacks `--packing
+// false`, takes flags as values, and cannot separate a list from an input after
+// it.
 
 #include "runtime/Base/CommandLine.h"
 

@@ -42,8 +42,7 @@ struct Tool {
   std::string_view example = {};             ///< last lines of --help
   std::vector<HelpSection> sections = {};    ///< sections of --help-all
   std::string_view footer = {};              ///< last lines of --help-all
-  /// All options of the tool.
-  std::vector<std::span<const OptionRow>> tables = {};
+  std::vector<std::span<const OptionRow>> tables = {}; ///< the tool's options
   /// Whether another parser accepts a flag of this name (without dashes).
   bool (*isForeign)(const std::string &name) = nullptr;
 };
@@ -52,8 +51,7 @@ struct CommandLine {
   std::vector<OptionSetting> settings; ///< if an option repeats, the last wins
   std::vector<std::string> rest; ///< arguments that are not options: files
   std::vector<std::string> foreign;    ///< flags for another parser
-  /// Text of --help, --help-all or --version: print it and exit.
-  std::string answer;
+  std::string answer; ///< text for --help, ...: print it and exit
 };
 
 /// Parses `words`, which are argv without the program's name. Values are not
@@ -61,8 +59,7 @@ struct CommandLine {
 StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
                                        const Tool &tool);
 
-/// Returns the only input on the command line; fails if there is none, or
-/// several.
+/// Returns the input on the command line; fails unless there is exactly one.
 StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
 
 // Texts of --help and --help-all (OptionHelp.cpp), in argparse's layout: all

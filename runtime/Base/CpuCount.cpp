@@ -99,8 +99,7 @@ static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
 }
 
 /// Returns the smallest quota, in CPUs, of this process's group and its
-/// parents. If the group is outside of the mount, the mount's own quota
-/// applies.
+/// parents. For a group outside of the mount, returns the mount's own quota.
 static double quotaOf(const std::string &root, const GroupMount &mount) {
   const fs::path below = ownGroup(root, mount).lexically_relative(mount.top);
   fs::path group = mount.point;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Catches exceptions. Functions return a Status, but the standard library
-// throws if memory or threads run out. No function in between can recover, so
-// exceptions are caught once: at the start of a rank and of each of its
-// threads.
+// throws if memory or threads run out. No function can recover from that, so
+// exceptions are caught only at the start of a rank and of each of its threads.
 
 #ifndef QLORA_RUNTIME_BASE_EXCEPTIONS_H
 #define QLORA_RUNTIME_BASE_EXCEPTIONS_H

@@ -17,8 +17,7 @@ static bool isPrivate(std::string_view text) {
          (text[2] == '\xbe' || text[2] == '\xbf');
 }
 
-/// Returns the length in bytes of the first character of a text; 0 if it is not
-/// UTF-8.
+/// Returns the bytes of the first character of a text; 0 if it is not UTF-8.
 static size_t characterBytes(std::string_view text) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;

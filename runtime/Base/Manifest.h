@@ -24,7 +24,7 @@ namespace qlora {
 
 inline constexpr const char *kManifestFile = "MANIFEST.json";
 
-/// Flushes every file of `folder` to the disk, then writes and flushes their
+/// Flushes the files of `folder` to the disk, then writes and flushes a
 /// manifest.
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);

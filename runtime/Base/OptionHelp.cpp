@@ -54,9 +54,8 @@ static std::string valueHint(const OptionRow &row) {
   return " " + choices;
 }
 
-/// Returns all spellings of an option with the form of its value: "-o",
-/// "--output PATH"; "--compute-dtype bfloat16|float32", "--dtype", "--bf16
-/// (bfloat16)".
+/// Returns all spellings of an option, with its values: "-o", "--output PATH";
+/// "--compute-dtype bfloat16|float32", "--dtype", "--bf16 (bfloat16)".
 static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
   std::vector<std::string> switches;

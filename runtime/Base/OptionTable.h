@@ -46,8 +46,7 @@ inline bool isPath(OptionType type) {
 }
 
 /// Determines where an option is recorded. Paths in a YAML file are relative to
-/// that file; kOutput paths and paths on a command line, to the working
-/// directory.
+/// that file; kOutput paths and command-line paths, to the working directory.
 enum class OptionScope {
   kProgram, ///< determines train.so; fixed by qloracc
   kRun,     ///< recorded in train.so; a run may override it

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parses option values by type, and YAML with yaml-cpp, whose exceptions become
-// a Status.
+// Parses option values, and YAML with yaml-cpp; catches yaml-cpp's exceptions.
 
 #include "runtime/Base/OptionValue.h"
 

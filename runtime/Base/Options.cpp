@@ -179,8 +179,7 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
-  // Only files from resolvedYaml(), of this or an earlier version, set most
-  // options.
+  // Only files from resolvedYaml(), of any version, set most options.
   const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =

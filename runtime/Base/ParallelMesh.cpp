@@ -62,16 +62,14 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
-/// fsdp, cp and ep use the same consecutive ranks, so the largest of their
-/// sizes counts.
+/// fsdp, cp and ep use the same consecutive ranks; the largest size counts.
 int64_t ParallelMesh::size() const {
   return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
                    expertRanks}) *
          tensorRanks * stages;
 }
 
-/// Returns, for errors, what the ranks of a mesh share and the name of the
-/// axis.
+/// Returns, for errors, what the ranks of a mesh share, and the axis.
 static std::pair<const char *, const char *>
 sharingOf(const ParallelMesh &mesh) {
   const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Divides the rows of a step among ranks and micro-batches, and explains
-// remainders.
+// Divides a step's rows among ranks and micro-batches; explains remainders.
 
 #include "runtime/Base/StepRows.h"
 

@@ -26,15 +26,14 @@ namespace qlora {
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks);
 
 /// Whether the user gave --gradient-accumulation-steps and no later layer
-/// overrides it with a global batch size. A recorded value of 1 counts as not
-/// given.
+/// overrides it with a global batch size. A recorded 1 counts as not given.
 bool isAccumulationGiven(const Options &options);
 
 /// Returns the batch sizes that --auto-find-batch-size tries, ascending, at
 /// most kMostFound or the given batch size. With a global batch size: the
 /// divisors of a rank's rows. Without: 1 and its doubles, or a given
-/// --per-device-train-batch-size and its halves (rounded down), as Accelerate
-/// halves it.
+/// --per-device-train-batch-size and its halves (rounded down), as in
+/// Accelerate.
 StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
                                                int64_t ranks);
 inline constexpr int64_t kMostFound = 64;

@@ -56,8 +56,7 @@ static void onSignal(int signal) {
 static void useOwnStack() {
   static const size_t bytes = std::max<size_t>(
       static_cast<size_t>(sysconf(_SC_SIGSTKSZ)), size_t{1} << 16);
-  // never freed: signals may arrive until exit
-  static char *const memory = new char[bytes];
+  static char *const memory = new char[bytes]; // used until exit
   stack_t stack = {};
   stack.ss_sp = memory;
   stack.ss_size = bytes;

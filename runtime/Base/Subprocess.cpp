@@ -42,8 +42,7 @@ static StatusOr<Pipe> openPipe() {
 
 [[noreturn]] static void becomeProgram(char *const *arguments, int out,
                                        int errors) {
-  // After a fork of a multi-threaded process, only async-signal-safe calls are
-  // allowed here.
+  // After a multi-threaded process forks, only async-signal-safe calls may run.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);

@@ -38,8 +38,7 @@ listFolder(const std::string &path);
 std::string absolutePath(const std::string &path,
                          const std::string &folder = "");
 
-/// Returns `path` as a user would write it: relative if it is below the current
-/// folder.
+/// Returns `path` for display: relative if it is below the current folder.
 std::string shownPath(const std::string &path);
 
 // Checks whether a file can be written, before the work for its content starts.
@@ -59,8 +58,7 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes);
 /// Deletes files NAME + `extension` that were not used for an hour: first those
 /// larger than `limit`, then the oldest, until the others plus `coming` bytes
 /// fit. If `coming` alone exceeds `limit`, nothing is deleted for it. Also
-/// deletes NAME.part.* files of killed writers, if they were not written for a
-/// day.
+/// deletes temporary files NAME.part.* that were not written for a day.
 void keepRecentFiles(const std::string &folder, const std::string &extension,
                      uint64_t limit, uint64_t coming);
 

@@ -198,7 +198,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   return mix;
 }
 
-/// Whether the run pads rows of text although the program could have token
+/// Whether rows of text are padded although the program could have token
 /// buckets.
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {

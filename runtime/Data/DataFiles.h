@@ -23,8 +23,7 @@ namespace qlora {
 struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
-  /// The tokenizer's size, as recorded in the module.
-  const nlohmann::json &vocabSize;
+  const nlohmann::json &vocabSize; ///< as recorded in the module
   /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
   ProgressListener progress = {};
   /// Receive messages (empty on ranks that report nothing): `note` what
@@ -48,8 +47,7 @@ struct DataSummary {
 TokenRequest tokenRequest(const Options &options, const std::string &file,
                           int64_t maxLength, int64_t vocabSize);
 
-/// Returns the display name of an option's data: its file's path, or the number
-/// of files.
+/// Returns the path of an option's file for display, or its number of files.
 std::string dataName(const Options &options, const std::string &option);
 
 /// Checks that the files of a run exist, with openDataFile's errors, before the
@@ -59,8 +57,7 @@ Status checkDataFiles(const Options &options, bool trains);
 /// Opens the files of `option`. All ranks must call it. The first rank of each
 /// machine tokenises text that is not in the user's cache, while the others
 /// wait. `summary`, if not null, is filled on the rank that reports.
-/// `validation`, if not null, receives the rows that --val-set-size splits off,
-/// if any.
+/// `validation`, if not null, receives the rows that --val-set-size splits off.
 StatusOr<std::unique_ptr<Dataset>>
 openDataFile(const DataRequest &request, const std::string &option,
              RankGroup &group, DataSummary *summary = nullptr,

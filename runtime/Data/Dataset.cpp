@@ -80,8 +80,7 @@ makeDataset(DatasetRows rows, const CompiledVariants &variants,
   return std::make_unique<Dataset>(std::move(rows), std::move(schedule));
 }
 
-/// Refuses weights and a validation split for token files, which are used
-/// unchanged.
+/// Refuses weights and a validation split for token files.
 static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
   const bool isOne = mix.files.size() == 1 && mix.files[0].weight == 1 &&
                      mix.validationSize == 0;

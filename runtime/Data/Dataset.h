@@ -130,8 +130,7 @@ private:
 /// have no row in common.
 struct DataMix {
   std::vector<WeightedPath> files;
-  /// Names of the files for errors; empty: the paths.
-  std::vector<std::string> names = {};
+  std::vector<std::string> names = {}; ///< for errors; empty: the paths
   double validationSize = 0;           ///< as in selectRows()
 };
 struct DataParts {
@@ -148,8 +147,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 /// Counts rows whose every label is the argmax, which greedy decoding would
 /// reproduce. `correct`, [batch, length], is 1 if a token's target is the
-/// argmax. Each row is one segment. Mismatched answers and rows without labels
-/// do not count.
+/// argmax. Each row is one segment. Mismatched answers and unlabelled rows do
+/// not count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;

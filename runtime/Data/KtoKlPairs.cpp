@@ -14,8 +14,7 @@ static int64_t tokensOf(const MicroBatch &batch, int64_t line) {
   return std::find(begin, begin + batch.length, 0) - begin;
 }
 
-/// Returns the tokens of a sequence before its answer; all its tokens if it has
-/// no answer.
+/// Returns the tokens before a sequence's answer; all tokens without an answer.
 static int64_t promptOf(const MicroBatch &batch, int64_t line) {
   const auto begin = batch.targets.begin() + line * batch.length;
   const auto first =

@@ -42,8 +42,7 @@ public:
 
 private:
   int64_t ranks, each;
-  /// Indexed by rank; empty: all speeds equal.
-  std::vector<std::vector<int64_t>> numbers;
+  std::vector<std::vector<int64_t>> numbers; ///< by rank; empty: equal speeds
 };
 
 } // namespace qlora

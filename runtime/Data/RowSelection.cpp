@@ -11,8 +11,7 @@
 
 namespace qlora {
 
-// Numbers of shuffles with the same seed: draws use -1, -2, ..., and epochs 0,
-// 1, ...
+// Numbers of shuffles with one seed: draws use -1, -2, ...; epochs 0, 1, ...
 static constexpr int64_t kValidationDraw = -1;
 static constexpr int64_t kFirstWeightDraw = -2;
 

@@ -176,8 +176,7 @@ const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
   return order;
 }
 
-/// Returns micro-batch `number` of a pass; `unitAt` maps a position in the pass
-/// to a unit.
+/// Returns micro-batch `number` of a pass; `unitAt` maps positions to units.
 template <typename UnitAt>
 BatchLayout PaddedSchedule::layout(int64_t number,
                                    const UnitAt &unitAt) const {

@@ -47,8 +47,7 @@ struct StepShape {
   bool inLockstep = false; ///< each entry has collectives of several ranks
   /// Whether rows share micro-batches as if one rank had all of them.
   bool assignsAsOne = false;
-  /// Relative speed of each rank, above 0; empty if all are equal, as in
-  /// lockstep.
+  /// Relative speed of each rank, above 0; empty (also in lockstep): equal.
   std::vector<double> speeds = {};
 
   int64_t count() const { return accumulation * ranks; }
@@ -100,8 +99,7 @@ public:
   }
   /// Returns micro-batch `index` of `step`; `index` is below microBatches().
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
-  /// Returns micro-batch `number` in file order; padding from countInOrder()
-  /// on.
+  /// Returns micro-batch `number` in file order, or padding after the last.
   BatchLayout inOrder(int64_t number, const StepShape &shape);
   /// Return the micro-batches that run at the same time in lockstep. round:
   /// numbers k N to k N + N - 1 of a step. lastRound: the last one of each
@@ -121,7 +119,7 @@ protected:
   virtual BatchLayout smallestAt(int64_t step, int64_t index,
                                  const StepShape &shape) = 0;
   virtual BatchLayout smallestInOrder(int64_t number) = 0;
-  /// Whether epochs end with a partial step. If not, the file restarts inside a
+  /// Whether epochs end with a partial step, instead of restarting inside a
   /// step.
   virtual bool endsEpochs() const { return true; }
 };

@@ -89,8 +89,7 @@ std::vector<double> Packer::sharesOf(int64_t count) const {
   return shares;
 }
 
-/// Distributes the rows over `count` bins; returns nothing if a row does not
-/// fit.
+/// Distributes the rows over `count` bins; nothing if a row does not fit.
 std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   const std::vector<double> shares = sharesOf(count);
   std::vector<Bin> bins(static_cast<size_t>(count));

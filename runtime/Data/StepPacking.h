@@ -41,8 +41,7 @@ struct PackingShape {
 };
 
 /// The rows of each micro-batch, ascending, indexed by MicroBatchAssignment's
-/// numbers. There is a multiple of N micro-batches, at least N; some may have
-/// no row.
+/// numbers. Their number is a multiple of N, at least N; some may have no row.
 using StepPlan = std::vector<std::vector<int64_t>>;
 
 /// Plans a step. `lengths`: tokens of each of its rows, at most B K N rows.

@@ -37,8 +37,7 @@ struct TokenRequest {
   std::string chatTemplate;
   std::vector<std::string> formats = {}; ///< --row-format; none: any
   std::string excess = "truncate";       ///< --excess-length-strategy
-  /// Names of columns in the data: "prompt" -> "question". "": ignore the
-  /// column.
+  /// Names of columns in the data: "prompt" -> "question"; "": ignored.
   std::map<std::string, std::string> columns = {};
   int64_t workers = 0; ///< processes that tokenise; 0: one per CPU
   /// Limit for the bytes of all rows files in the folder; the least recently
@@ -49,8 +48,7 @@ struct TokenRequest {
 /// Returns the flags of qlora-data that determine the tokens.
 std::vector<std::string> converterFlags(const TokenRequest &request);
 
-/// Returns `tokens/` in userCacheFolder(); kUnavailable if the user has no
-/// cache folder.
+/// Returns `tokens/` in userCacheFolder(); kUnavailable if that is empty.
 StatusOr<std::string> tokenCacheFolder();
 
 /// Returns the path of the request's rows file, which makeCachedRows() creates.
@@ -64,8 +62,7 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const ProgressListener &progress,
                       const WatchListener &everySecond = {});
 
-/// Returns the path of qlora-data: in the folder of this executable, else on
-/// PATH.
+/// Returns the path of qlora-data: in this executable's folder, else on PATH.
 StatusOr<std::string> findConverter();
 
 /// Counts from the metadata of a file of qlora-data.

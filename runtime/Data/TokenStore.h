@@ -95,8 +95,7 @@ private:
       return !segments.empty() && segments[t] == 0;
     }
     void identify(ContentHash &hash) const;
-    /// Counts, for the row in [begin, end): labelled tokens; tokens of the
-    /// answer.
+    /// Labelled tokens, and tokens of the answer, of the row [begin, end).
     int64_t targets(size_t begin, size_t end) const;
     int64_t answer(size_t begin, size_t end) const;
     /// Whether the label of token `t` counts in the loss. `t` must not be the
@@ -129,8 +128,7 @@ private:
 
   SafetensorsFile file;
   int64_t vocabSize;
-  /// Sizes of a token file; 0 for a rows file.
-  int64_t batch = 0, rowLength = 0;
+  int64_t batch = 0, rowLength = 0; ///< of a token file; 0 for a rows file
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
   /// Tensors of the file, or null if it lacks them.
   const SafetensorsTensor *positions = nullptr, *segments = nullptr;

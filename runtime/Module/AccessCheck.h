@@ -49,11 +49,9 @@ public:
   /// earlier entries.
   void begin(uint32_t eventCount, std::span<const RangeUse> inputs);
 
-  /// Checks the next command of `queue`, which reads all its operands before it
-  /// writes any.
+  /// Checks the next command of `queue`, which reads before it writes.
   Status access(unsigned queue, std::span<const RangeUse> operands);
-  /// Records an event. Each event must be recorded once, before its wait in
-  /// table order.
+  /// Records an event, which must happen once, before its wait in table order.
   Status record(unsigned queue, uint32_t event);
   Status wait(unsigned queue, uint32_t event);
 

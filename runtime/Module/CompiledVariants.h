@@ -30,11 +30,9 @@ struct PackingCosts {
 struct CompiledVariants {
   int64_t batch = 0;
   std::vector<int64_t> lengths; ///< of `batch` sequences, ascending
-  /// Size of the vocabulary. The tables do not have it: 0 until the caller sets
-  /// it.
+  /// Size of the vocabulary, which the tables lack: 0 until the caller sets it.
   int64_t vocabSize = 0;
-  /// Tokens of one sequence, ascending; or empty.
-  std::vector<int64_t> buckets = {};
+  std::vector<int64_t> buckets = {}; ///< lengths of a sequence, ascending
   PackingCosts costs = {};           ///< costs in the last bucket, in FLOPs
   /// Sequences per row of data, set by the caller. 2 for preference pairs (all
   /// chosen answers of a micro-batch, then all rejected ones), and for answers

@@ -11,8 +11,7 @@
 
 namespace qlora {
 
-/// Returns the row that the module names for a launch; nullptr for a generated
-/// kernel.
+/// Returns the row that a launch's kernel names; nullptr if it is generated.
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch);
 

@@ -19,8 +19,7 @@ namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
 
-/// Checks the numbers of ranks that shard base, optimizer states and trainable
-/// parameters.
+/// Checks the numbers of fsdp, zero1 and zero2 shards.
 static Status checkPieces(const qlora_module &module) {
   const uint32_t shards = module.shards, updates = module.update_pieces;
   const uint32_t trained = module.trained_pieces;

@@ -8,8 +8,7 @@
 // undamaged file may come from another build.
 //
 // checkTables looks for compiler bugs. It runs on the null device, which loads
-// every program of the tests. Each message names the table, the row and the
-// wrong number:
+// every program of the tests. Messages name the table, the row and the number:
 //
 // - arenas: each kind once; gradients, moments and rounded adapters have the
 //   size that the trainable arena requires;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A loaded and checked train.so. A pipeline has a program for each stage; the
-// accessors show one stage: the first, or the stage chosen with chooseRank or
-// ofStage.
+// accessors show the first stage, or the stage of chooseRank or ofStage.
 //
 // open() checks the file's seal before mapping it (runtime/README.md, "Whom we
 // trust"). It checks version and size of the tables, that library kernels exist
@@ -101,8 +100,8 @@ public:
   /// Returns the parameter of a name in any stage, or nullptr. Its place in the
   /// arena is valid in its own stage only.
   const qlora_parameter *parameterOfModel(std::string_view name) const;
-  /// Returns the entry of a kind and shape, or nullptr. UPDATE has batch 0 and
-  /// length 0.
+  /// Returns the entry of a kind and shape (UPDATE: batch 0, length 0), or
+  /// nullptr.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;
   /// Returns nullptr if the entry has no such input or result.
@@ -121,8 +120,7 @@ private:
   GroupSizes sizes;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
-  /// This rank's operands, if they differ from the table's; or empty.
-  std::vector<qlora_operand> own;
+  std::vector<qlora_operand> own; ///< this rank's; empty: the table's
 };
 
 /// Whether a kernel is code of the module, not a row of Kernels.def.
@@ -176,8 +174,7 @@ inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {
     shape[parameter.slice_dimension] *= parameter.slices;
   return shape;
 }
-/// Returns the bytes of a parameter in its arena: the whole parameter or an
-/// fsdp shard.
+/// Returns a parameter's bytes in its arena: all of them, or an fsdp shard's.
 inline uint64_t arenaBytesOf(const qlora_parameter &parameter) {
   return parameter.piece ? parameter.piece : parameter.bytes;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds compiler bugs in the tables of a module; CommandCheck.cpp checks
-// commands.
+// Finds compiler bugs in tables; CommandCheck.cpp checks commands.
 
 #include "runtime/Module/ModuleCheck.h"
 

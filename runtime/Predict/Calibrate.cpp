@@ -189,8 +189,7 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};
 }
 
-/// Times the decoding of a panel, whose result is still in the cache, as in a
-/// GEMM.
+/// Times the decoding of a panel in cache, which the last GEMM has just used.
 static StatusOr<double> measureDecode() {
   constexpr int64_t kPanelRows = 128, kPanelDepth = 2048;
   QLORA_ASSIGN_OR_RETURN(Measured decode,

@@ -154,8 +154,8 @@ static StatusOr<double> most(Collectives &group, double own) {
   return own;
 }
 
-/// Returns the slowest rank's median. The second of two earlier calls determines
-/// how many calls fit into the time limit.
+/// Returns the slowest rank's median. The second of two untimed calls
+/// determines how many calls fit into the time limit.
 static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
                                       qlora_collective kind, uint64_t bytes) {
   QLORA_RETURN_IF_ERROR(calls.secondsOf(kind, bytes).status());

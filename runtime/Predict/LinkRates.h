@@ -6,9 +6,8 @@
 // collective uses a link.
 //
 // As in a step, one thread runs the collectives while another waits, on memory
-// that is in no core's own cache. Unlike in a step, ranks compute nothing
-// meanwhile, and all ranks meet before each call, so waiting for a late rank is
-// not measured.
+// that is in no core's own cache. Unlike in a step, ranks compute nothing, and
+// all ranks meet before each call, so waiting for a late rank is not measured.
 
 #ifndef QLORA_RUNTIME_PREDICT_LINKRATES_H
 #define QLORA_RUNTIME_PREDICT_LINKRATES_H

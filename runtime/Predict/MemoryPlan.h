@@ -31,8 +31,8 @@ struct PlanRow {
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured);
 
-/// The memory of a rank. `module`, and `device`, which has loaded it, outlive
-/// this object.
+/// The memory of a rank. `module` and `device`, which loaded it, must outlive
+/// this.
 class RunMemory {
 public:
   /// All arguments are in bytes. `processBytes`: this process before weights
@@ -53,8 +53,7 @@ public:
   /// allocated once; otherwise they are the process's resident memory.
   uint64_t now() const;
   uint64_t peak() const;
-  /// The predicted peak() (Base/HostMemory.h); 0 if the device has memory of
-  /// its own.
+  /// The predicted peak() (Base/HostMemory.h); 0 if the device has own memory.
   uint64_t predictedPeak() const;
 
   uint64_t checkpointBuffer() const { return bufferBytes; }

@@ -86,8 +86,7 @@ struct NullReport {
   std::vector<StepPrediction> predictions; ///< with --simulate
   std::vector<StepPrediction> low; ///< each prediction at a GPU's low rates
   std::vector<StepPrediction> scaling; ///< with more ranks, for several GPUs
-  /// Set if --simulate gives failure rates.
-  std::optional<CheckpointInterval> saving;
+  std::optional<CheckpointInterval> saving; ///< if machines can fail
 
   /// Returns the stage with the most planned memory.
   const StageCount &largest() const {
@@ -275,8 +274,7 @@ static Status countStages(const LoadedModule &module, int ranks,
                           std::vector<StageCount> &stages) {
   DeviceOptions options;
   options.ranks = ranks;
-  // Devices point to the elements.
-  stages.reserve(static_cast<size_t>(module.stages()));
+  stages.reserve(static_cast<size_t>(module.stages())); // for pointers
   for (int number = 0; number < module.stages(); ++number) {
     QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            createDevice("null", options));
@@ -306,8 +304,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   const std::optional<DeviceProfile> &gpu = choice.gpu;
   NullReport report{ranks, microBatches, {}, gpu, {}, {}, {}, {}};
   QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
-  // Requires that commands were checked.
-  QLORA_RETURN_IF_ERROR(checkTransfers(module));
+  QLORA_RETURN_IF_ERROR(checkTransfers(module)); // needs checked commands
   if (gpu) {
     PredictionRequest request = {*gpu, ranks, report.microBatches};
     request.disabledKernels = disabledKernels;

@@ -15,8 +15,7 @@
 namespace qlora {
 
 /// Formats a step: a table of its parts, then tokens per second and
-/// collectives. `low` is the same step with a GPU's low rates; nullptr for a
-/// CPU.
+/// collectives. `low`: the same step with a GPU's low rates; nullptr for a CPU.
 std::string predictionText(const StepPrediction &step,
                            const StepPrediction *low,
                            const DeviceProfile &device);

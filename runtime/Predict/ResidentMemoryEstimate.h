@@ -30,9 +30,8 @@ class ResidentMemoryEstimate {
 public:
   /// The page size that arenas request (Base/HostMemory.h).
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
-  /// Limit, in padded micro-batches of all ranks. Longer runs are assumed to
-  /// need every entry: reading the lengths of a million rows takes 0.2 to 0.6
-  /// s.
+  /// Runs with more padded micro-batches, of all ranks, are assumed to need
+  /// every entry: reading the lengths of a million rows takes 0.2 to 0.6 s.
   static constexpr int64_t kWalkedMicroBatches = int64_t{1} << 19;
 
   ResidentMemoryEstimate(const LoadedModule &module, int64_t rank)

@@ -57,12 +57,10 @@ public:
     this->step.stage = module.stage();
   }
 
-  /// Adds the work of `runs` runs of an entry, and returns the items of one
-  /// run.
+  /// Adds the work of `runs` runs of an entry; returns the items of one run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the time of the runs: `timeline` is this stage's, `seconds` all
-  /// stages'.
+  /// Adds the runs' time: `timeline` of this stage, `seconds` of all stages.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 

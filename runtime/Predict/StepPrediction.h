@@ -44,8 +44,7 @@ struct KernelGroup {
   double count = 0;
 };
 
-/// The collectives of one kind over one group in a step, or the copies over a
-/// GPU's bus.
+/// A step's collectives of one kind over one group, or copies over a GPU's bus.
 struct PredictedCollective {
   std::string_view kind, group;
   double count = 0;
@@ -101,9 +100,8 @@ PredictionRequest lowRequest(PredictionRequest request);
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
-/// Predicts the longest length's step on 1, 2, 4 ... times the ranks of the
-/// module's mesh, and on all ranks of the request. Micro-batches per rank stay
-/// the same.
+/// Predicts the longest length's step on 1, 2, 4 ... meshes of the module, and
+/// on all ranks of the request. Micro-batches per rank stay the same.
 StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request);
 

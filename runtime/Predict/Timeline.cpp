@@ -95,8 +95,8 @@ void Simulation::finish(const TimelineItem &item) {
     spans[size_t(&item - items.data())].end = result.seconds;
 }
 
-/// Starts the queue's next kernel, past events. Returns whether anything
-/// changed.
+/// Starts the queue's next kernel, past events. Returns whether it did
+/// anything.
 bool Simulation::advance(Queue &queue) {
   bool changed = false;
   while (!queue.running && queue.next < queue.items.size()) {
@@ -145,8 +145,7 @@ Sharing Simulation::sharingNow() const {
   return now;
 }
 
-/// Adds `passed` seconds to the total, the exposed communication and the
-/// overlap.
+/// Adds `passed` seconds to the total, exposed communication and overlap.
 void Simulation::count(double passed, const Sharing &now) {
   const double collective =
       now.kernels > 0

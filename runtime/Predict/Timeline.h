@@ -10,9 +10,8 @@
 // takes bandwidth from it, and nothing else. Whether a GPU runs such kernels
 // concurrently has not been measured; with kTakeTurns it runs one at a time, at
 // full speed for its fraction of the time. Collectives of GPUs are assumed to
-// need neither arithmetic nor bandwidth. Collectives of CPU ranks copy on the
-// cores that run kernels; with a demand for memory, they take turns with
-// kernels.
+// need neither arithmetic nor bandwidth. Collectives of CPU ranks that have a
+// demand for memory take turns with kernels, since they copy on the same cores.
 //
 // Stages of a pipeline have a common clock: a transfer begins when both stages
 // have reached it.

@@ -9,8 +9,7 @@
 
 namespace qlora {
 
-/// Returns whether a command is a SEND or RECV with another stage of the
-/// pipeline.
+/// Returns whether a command is a SEND or RECV with another pipeline stage.
 static bool isBetweenStages(const LoadedModule &stage,
                             const qlora_command &command) {
   return stage.stages() > 1 && command.kind == QLORA_COMMAND_COLLECTIVE &&

@@ -29,7 +29,7 @@ ConnectionLoop::create(FileDescriptor listening,
   if (!event.isOpen())
     return Status::error(StatusCode::kUnavailable, "eventfd: {}",
                          socketErrorText(errno));
-  // Otherwise accept4 would block if the client has disconnected meanwhile.
+  // A blocking accept4 would wait if the client has already disconnected.
   fcntl(listening.get(), F_SETFL, O_NONBLOCK);
   return ConnectionLoop(std::move(listening), std::move(event), unprovenTime);
 }
@@ -75,7 +75,7 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
   for (Connection &connection : open)
     if (events[next++].revents && ready > 0)
       advance(connection, protocol);
-  closeEnded(protocol); // first, so that its descriptors are free
+  closeEnded(protocol); // first, to free their descriptors
   if (ready > 0 && events[1].revents)
     acceptAll(protocol);
   else if (ready >= 0 && listens)
@@ -84,7 +84,7 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
-    // Leave one descriptor for other uses, such as rank 0's own listener in the
+    // Keep a descriptor free, for example for rank 0's own listener in the
     // ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(spare.isOpen() ? accept4(listening.get(), nullptr,
@@ -111,7 +111,7 @@ void ConnectionLoop::acceptAll(Protocol &protocol) {
   }
 }
 
-/// Writes and reads, including bytes sent before the other end closed.
+/// Writes and reads, including bytes that arrived before the other end closed.
 void ConnectionLoop::advance(Connection &connection, Protocol &protocol) {
   write(connection);
   if (connection.socket.isOpen() && connection.wanted > 0)

@@ -6,8 +6,7 @@
 // probes of a service mesh, another job. So the loop waits for no single
 // connection. Each is a small state machine that advances when its bytes
 // arrive; one thread serves all. A connection that has not proved the job's
-// secret is closed a fixed time after it was accepted, whatever it sends
-// meanwhile.
+// secret is closed a fixed time after it was accepted, whatever it sends.
 //
 // If the process runs out of file descriptors, waiting connections stay in the
 // system's queue. The loop then closes unproven connections after a second and
@@ -55,11 +54,11 @@ public:
   public:
     virtual ~Protocol() = default;
     virtual void accept(Connection &connection) = 0;
-    /// `received` has `wanted` bytes. The protocol clears it, or raises
-    /// `wanted` for a longer message with the same beginning.
+    /// Handles the `wanted` bytes in `received`. Must clear `received`, or
+    /// raise `wanted` for a longer message with the same beginning.
     virtual void receive(Connection &connection) = 0;
-    /// The connection is closed afterwards. `isLast` is false if the other end
-    /// has closed it, or its deadline has passed.
+    /// Called before the loop closes a connection. `isLast` is false if the
+    /// other end has closed it, or its deadline has passed.
     virtual void close(Connection &connection) = 0;
   };
 
@@ -67,9 +66,9 @@ public:
   static StatusOr<ConnectionLoop>
   create(FileDescriptor listening, std::chrono::milliseconds unprovenTime);
 
-  /// Waits until something happens, no later than `until`, and serves it.
+  /// Waits for an event, at most until `until`, and handles it.
   void turn(Protocol &protocol, Clock::time_point until);
-  /// Makes turn() return. Any thread.
+  /// Makes turn() return. May be called from any thread.
   void wake();
 
   void send(Connection &connection, std::string_view bytes);

@@ -137,13 +137,13 @@ void Heartbeat::send(int side, Header header, const std::string &text) {
     shutdown(sides[side].socket.get(), SHUT_WR);
 }
 
-/// `known`: how long the sender of this cause has had a cause.
+/// Adds a cause. `known`: time since the sender's first cause.
 void Heartbeat::add(const Cause &cause, std::chrono::milliseconds known) {
   if (std::find(causes.begin(), causes.end(), cause) != causes.end())
     return;
   const Clock::time_point now = Clock::now();
   if (!causes.empty() && now > firstCause + timing.settle)
-    return; // one is already chosen
+    return; // a cause is already chosen
   firstCause = causes.empty() ? now - known : std::min(firstCause, now - known);
   causes.push_back(cause);
   const auto age =
@@ -252,8 +252,8 @@ void Heartbeat::watch() {
         std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     poll(events, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
     std::lock_guard lock(mutex);
-    // After this rank's goodbye a neighbour may end without sending one. That
-    // is not a loss to report.
+    // After this rank's goodbye, a neighbour may end without sending a goodbye.
+    // That end is not a loss.
     if (isStopping)
       return;
     for (int side : {0, 1})
@@ -266,7 +266,7 @@ void Heartbeat::watch() {
 // ----------------------------------------------------------------------
 
 Cause Heartbeat::conclude(Cause seen, bool isSecondHand) {
-  seen.text.resize(std::min(seen.text.size(), kMaxText)); // as it is sent
+  seen.text.resize(std::min(seen.text.size(), kMaxText)); // as when sent
   std::unique_lock lock(mutex);
   if (isSecondHand)
     changed.wait_for(lock, timing.word,
@@ -274,7 +274,7 @@ Cause Heartbeat::conclude(Cause seen, bool isSecondHand) {
   if (causes.empty() ||
       (!isSecondHand && Clock::now() < firstCause + timing.settle / 2))
     add(seen, {});
-  // All callers wait until the same time, so none needs to be woken.
+  // All callers wait until the same time, so no wake-up is needed.
   const Clock::time_point end = firstCause + timing.settle;
   while (Clock::now() < end)
     changed.wait_until(lock, end);

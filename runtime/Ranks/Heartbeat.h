@@ -40,7 +40,7 @@ namespace qlora {
 /// The cause of a job's end, as each of its ranks shows it.
 struct Cause {
   int rank = 0;        ///< rank that failed or was lost
-  bool isLoss = false; ///< reported by other ranks, not by `rank` itself
+  bool isLoss = false; ///< reported by other ranks, not by rank `rank`
   std::string text;    ///< one line, which names the rank
 
   bool operator==(const Cause &) const = default;
@@ -51,10 +51,10 @@ class Heartbeat {
 public:
   struct Timing {
     std::chrono::milliseconds beat = std::chrono::seconds(1);
-    int missed = 10; ///< own beats without one from a neighbour
-    /// Time from the first cause until one is chosen.
+    int missed = 10; ///< beats of this rank without one from the neighbour
+    /// Time from the first cause until the rule chooses a cause.
     std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-    /// How long to wait for the cause of an end that others noticed first.
+    /// Time to wait for the cause of an end that other ranks noticed first.
     std::chrono::milliseconds word = std::chrono::seconds(2);
   };
   /// A neighbour. Arrays of peers are indexed by Ring::Neighbour.
@@ -63,7 +63,7 @@ public:
     FileDescriptor socket;
   };
 
-  /// `abort`: called, from any thread, whenever there is a cause.
+  /// Starts the thread. `abort` is called, from any thread, for each cause.
   static StatusOr<std::unique_ptr<Heartbeat>> start(int rank,
                                                     std::array<Peer, 2> peers,
                                                     std::function<void()> abort,
@@ -72,10 +72,10 @@ public:
   ~Heartbeat();
 
   /// Treats a neighbour's silence as a loss from now on. Called when all ranks
-  /// have a heartbeat; earlier, a rank may still wait for its other neighbour.
+  /// have a heartbeat; before that, a rank may wait for its other neighbour.
   void countSilence();
 
-  /// Sets the host name of each rank. Before, messages only have rank numbers.
+  /// Sets the host name of each rank; before this, messages have only ranks.
   void nameHosts(std::vector<std::string> names);
   std::string nameOf(int rank) const;
 
@@ -84,11 +84,11 @@ public:
   /// Returns the index of a neighbour's collective at its latest beat.
   uint64_t callOf(int side) const { return peerCalls[side]; }
 
-  /// Ends this rank because of `seen`, unless there is a better cause. Sends it
-  /// to the others and returns the cause that all show. `isSecondHand`: a
-  /// neighbour's connection has closed, or another rank has reported a failure.
-  /// Then a cause from the heartbeats has priority, unless that neighbour has
-  /// sent a goodbye.
+  /// Ends this rank because of `seen`, unless there is a better cause. Sends
+  /// the cause to the other ranks and returns the one that all ranks show.
+  /// `isSecondHand`: `seen` only tells that a neighbour's connection closed, or
+  /// that another rank reported a failure. Then a cause from the heartbeats has
+  /// priority, unless that neighbour has sent a goodbye.
   Cause conclude(Cause seen, bool isSecondHand);
   bool hasCause() const;
 

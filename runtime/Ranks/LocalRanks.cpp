@@ -102,8 +102,8 @@ StatusOr<LocalRanks::Shared> LocalRanks::share(Collectives &group,
     own.access = first[0].access;
     QLORA_ASSIGN_OR_RETURN(own.memory, open(first[0], name, bytes));
   }
-  // The owner must not close before all have opened. All ranks of the group
-  // meet here, also a rank that is alone on its machine.
+  // The owner must not close its descriptor before all ranks have opened it. A
+  // rank that is alone on its machine must call the barrier too.
   QLORA_RETURN_IF_ERROR(group.barrier());
   return own;
 }

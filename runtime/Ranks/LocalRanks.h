@@ -36,11 +36,11 @@ public:
     FileDescriptor memory;
     Access access = Access::kReadWrite;
   };
-  /// Opens the memory of the machine's first rank, which gets `own` back. All
-  /// ranks of the group call it; when it returns, all have opened the memory.
-  /// The received descriptor is checked: it must be a file of the expected
-  /// size, or larger if it is only read. Writable memory must belong to this
-  /// user. `name` is for error messages.
+  /// Opens the memory of the machine's first rank; that rank gets `own` back.
+  /// All ranks of the group call it; when it returns, all have opened the
+  /// memory. The received descriptor must be a file of the expected size, or
+  /// larger if it is only read. Writable memory must belong to this user.
+  /// `name` is for error messages.
   StatusOr<Shared> share(Collectives &group, std::string_view name,
                          Shared own, uint64_t bytes) const;
 

@@ -60,8 +60,8 @@ static bool areEqual(const char *left, const char *right) {
   return left && right && !std::strcmp(left, right);
 }
 
-/// Whether PMI variables are srun's: --mpi=pmi2, which may be a cluster's
-/// default, sets them too, but none for the local ranks.
+/// Whether srun set the PMI variables: --mpi=pmi2, which may be a cluster's
+/// default, sets PMI_RANK and PMI_SIZE, but not MPI_LOCALRANKID.
 static bool isPmiOfSlurm(const GetVariable &get) {
   return areEqual(get("PMI_RANK"), get("SLURM_PROCID")) &&
          areEqual(get("PMI_SIZE"), get("SLURM_STEP_NUM_TASKS"));
@@ -139,7 +139,7 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
     int job = 0, step = 0;
     QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
     QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_STEP_ID", 0, 1 << 30, step));
-    // Different from other steps of the job, and from later jobs.
+    // The port differs between steps of a job, and between successive jobs.
     env.masterPort = 20000 + (job % 10000 + step % 10 * 1000) % 10000;
   }
   QLORA_RETURN_IF_ERROR(
@@ -230,7 +230,7 @@ void RankChannel::reportError(const Status &status) {
   std::string text =
       dumpJson(json{{"code", static_cast<int>(status.code())},
                     {"message", status.message().substr(0, 4096)}});
-  // A launcher that has ended does not wait for this.
+  // If the launcher has ended, send fails at once, and that is not reported.
   if (send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
     return;
 }

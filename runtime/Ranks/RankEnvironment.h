@@ -42,7 +42,7 @@ struct RankEnvironment {
   std::string masterAddress = "127.0.0.1";
   int masterPort = 0;
   std::string secret; ///< the job's secret; may be empty
-  /// A warning about the secret; "" if it is good.
+  /// A warning about the secret; empty if the secret is safe.
   std::string secretRemark;
   /// How long rank 0 waits for missing ranks. The known launchers start all
   /// ranks at once, but a rank's container may have to be pulled first.
@@ -88,11 +88,10 @@ public:
   /// nullopt if launchRanks did not start this process.
   static StatusOr<std::optional<RankChannel>> open(RankEnvironment &env);
 
-  /// Returns rank 0's listening socket for the rendezvous; closed on other
-  /// ranks.
+  /// Returns rank 0's socket for the rendezvous; closed on other ranks.
   FileDescriptor takeListeningSocket() { return std::move(listening); }
 
-  /// Sends the launcher the error that ends this rank. Prints nothing.
+  /// Sends the launcher the error that ends this rank, and prints nothing.
   void reportError(const Status &status);
 
 private:

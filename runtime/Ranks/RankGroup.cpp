@@ -74,8 +74,8 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
       });
 }
 
-/// Returns no waits under the built-in launcher, which gets every rank's error
-/// and chooses one itself.
+/// Returns zero waits under the built-in launcher, which receives every rank's
+/// error and chooses among them.
 static Heartbeat::Timing timingOf(const RankEnvironment &env) {
   Heartbeat::Timing timing;
   if (hasOwnLauncher(env))
@@ -127,7 +127,7 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
   return world;
 }
 
-/// Connects this rank's group of one axis: several ranks, but not all.
+/// Connects this rank's group of one axis, if it is neither one rank nor all.
 static StatusOr<std::unique_ptr<Collectives>>
 meetPart(World &world, const RankEnvironment &env, qlora_group axis,
          const GroupSizes &sizes, std::chrono::milliseconds timeout) {
@@ -257,7 +257,7 @@ StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
       own.memory = FileDescriptor(fd);
     }
   }
-  // May wait: the first rank may have read a large file completely.
+  // This may block while the machine's first rank reads a large file.
   QLORA_ASSIGN_OR_RETURN(
       own, sharers.share(*group, "frozen", std::move(own), bytes));
   return mapArena(own.memory, own.access == Access::kRead, bytes);

@@ -6,8 +6,7 @@
 // memory for reductions and all-gathers.
 //
 // The world group is a ring. Every smaller group of several ranks is a ring
-// too, found through the first. If one ring loses a rank, all rings end
-// (Ring::bind).
+// too, found through the first. If one ring loses a rank, all end (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H
@@ -32,15 +31,15 @@ class Heartbeat;
 /// Movable. One per process; used by the session's thread between entries.
 class RankGroup {
 public:
-  /// Connects to the other ranks; blocks until all are there. `listening` is
-  /// rank 0's inherited socket. If it is closed, rank 0 opens one, on loopback
-  /// unless env.masterAddress is another interface. A single rank needs no
-  /// network. `timeout` bounds every later call, which waits for the slowest
-  /// rank, for example during an evaluation. The number of ranks is a multiple
-  /// of `mesh` (checkMesh).
+  /// Connects to the other ranks; blocks until all are connected. `listening`
+  /// is rank 0's inherited socket. If it is closed, rank 0 opens one, on
+  /// loopback unless env.masterAddress is another interface. A single rank
+  /// needs no network. `timeout` bounds every later call, including its wait
+  /// for the slowest rank, for example during an evaluation. The number of
+  /// ranks must be a multiple of the size of `mesh` (checkMesh).
   ///
   /// A rank that cannot take part also calls this, with its error in `own`. All
-  /// ranks then return the first such error.
+  /// ranks then return the first error.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
                                   std::chrono::milliseconds timeout,
@@ -67,8 +66,7 @@ public:
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
   /// Return the number of data-parallel ranks, and this rank's index among
-  /// them. All ranks of a group TP, CP or PP have the same rows and count as
-  /// one.
+  /// them. Ranks of a group TP, CP or PP have the same rows and count as one.
   int dataRanks() const { return static_cast<int>(sizes.dataRanks()); }
   int dataRank() const { return static_cast<int>(sizes.dataRank(rank())); }
   /// Whether this rank counts the rows for all ranks that have the same rows:
@@ -76,8 +74,9 @@ public:
   bool countsRows() const {
     return countsSums() && number(QLORA_GROUP_CP) == 0;
   }
-  /// Whether this rank counts sums over rows. They are equal in a group TP, and
-  /// each rank of a group CP has those of its own tokens.
+  /// Whether this rank counts sums over rows. Ranks of a group TP have equal
+  /// sums, so one of them counts. Ranks of a group CP have the sums of their
+  /// own tokens, so each counts.
   bool countsSums() const {
     return number(QLORA_GROUP_TP) == 0 &&
            number(QLORA_GROUP_PP) == sizes[QLORA_GROUP_PP] - 1;
@@ -107,14 +106,14 @@ public:
 
 private:
   LocalRanks local;
-  LocalRanks sharers; ///< ranks of this stage on this machine
+  LocalRanks sharers; ///< ranks that share this rank's base memory
   GroupSizes sizes;
   /// By axis; null: the group is all ranks.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
   /// Destroyed before `parts`: its heartbeat closes the connections of all.
   std::unique_ptr<Collectives> group;
   Heartbeat *heartbeat = nullptr; ///< owned by `group`; null: a single rank
-  bool isSupervised = false;      ///< the built-in launcher shows one error
+  bool isSupervised = false; ///< the built-in launcher shows a single error
 };
 
 } // namespace qlora

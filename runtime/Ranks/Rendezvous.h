@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// How much longer clients wait than the server, whose error must come first.
+/// Additional time that clients wait, so that the server's error comes first.
 inline constexpr std::chrono::milliseconds kLonger = std::chrono::seconds(10);
 
 /// A client: one rank.
@@ -30,7 +30,7 @@ public:
 
   /// Tries to connect until `timeout` has passed, because rank 0 may start
   /// later. If the port accepts, waits `longer` than that for rank 0's answer:
-  /// rank 0 may be out of descriptors, and its own error is the better one.
+  /// rank 0 may lack descriptors, and its own error explains that.
   static StatusOr<Rendezvous>
   connect(const std::string &host, int port, std::string_view secret, Self self,
           std::chrono::milliseconds timeout,
@@ -41,9 +41,9 @@ public:
   const Self &self() const { return me; }
 
   /// Exchanges texts with all ranks. The first call returns the text of the
-  /// next rank (cyclically); the second only confirms that all ranks are there.
-  /// `own` may be an error instead of a value. The first error of any rank
-  /// comes back as kAborted.
+  /// next rank (cyclically); the second call only confirms that all ranks are
+  /// connected. `own` may be an error instead of a text. All ranks then return
+  /// the first such error as kAborted.
   StatusOr<std::string> exchange(const StatusOr<std::string> &own,
                                  std::chrono::milliseconds timeout);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // How the ranks of a job find each other: rank 0 serves two exchanges over TCP.
-// First each rank sends a few bytes and, when all are there, receives the next
-// rank's. With them the ranks connect to a ring (Ring.h), which carries all
-// later messages. In the second exchange each rank confirms the connection.
+// In the first, each rank sends a few bytes and, when all ranks have done so,
+// receives the next rank's bytes. With these the ranks connect to a ring
+// (Ring.h), which carries all later messages. In the second exchange each rank
+// confirms the connection.
 //
 // Instead of its bytes, a rank may send an error if it cannot take part. The
 // server may also find an error: a rank is missing, there twice, or has another
@@ -46,8 +47,7 @@ inline constexpr std::chrono::milliseconds kHandshakeTimeout =
 /// Random bytes, or an HMAC-SHA256 with the job's secret as its key.
 using Digest = std::array<unsigned char, 32>;
 StatusOr<Digest> randomDigest();
-/// Returns the HMAC of `role` and `drawn`, which proves knowledge of the
-/// secret.
+/// Returns the HMAC of `role` and `drawn`, a proof of the secret.
 Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &drawn);
 /// Returns the HMAC over the random bytes of both ends of a connection.
@@ -55,10 +55,10 @@ Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &ofServer, const Digest &ofClient);
 inline constexpr std::string_view kClientRole = "rank";
 inline constexpr std::string_view kServerRole = "rendezvous";
-/// Compares in constant time.
+/// Compares two digests in constant time.
 bool isSame(const Digest &a, const Digest &b);
 
-/// The server's first bytes, which tell it from other programs.
+/// The server's first bytes, which identify the protocol.
 inline constexpr std::array<char, 8> kRendezvousMagic = {'q', 'l', 'o', 'r',
                                                          'a', 'r', 'z', '2'};
 struct RendezvousHello {
@@ -87,7 +87,7 @@ struct [[gnu::packed]] RendezvousAnswer {
 inline constexpr uint32_t kMaxRendezvousText = 4096;
 StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 
-/// Errors that a server and its clients share, so that all show the same line.
+/// Return errors of a server and its clients, so that all show the same line.
 Status portTaken(std::string_view place);
 Status noAnswer(std::string_view place, std::chrono::milliseconds patience);
 Status otherSecret(int rank, std::string_view address, std::string_view place);

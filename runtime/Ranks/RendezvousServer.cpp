@@ -124,7 +124,7 @@ void RendezvousServer::receive(Connection &client) {
   client.isProven ? answer(client) : authenticate(client);
 }
 
-/// If the client has proved that it is a rank, its early end fails the start.
+/// Fails the start if the client has proved that it is a rank and closes early.
 void RendezvousServer::close(Connection &client) {
   if (!client.isProven)
     return;
@@ -189,7 +189,7 @@ void RendezvousServer::answer(Connection &client) {
     client.wanted = bytes;
     return;
   }
-  if (client.wanted != bytes) { // over the limit: not a correct rank
+  if (client.wanted != bytes) { // over the limit, so not a rank of this version
     client.deadline = Clock::time_point::min();
     return;
   }
@@ -276,7 +276,8 @@ void RendezvousServer::failForMissing(size_t number) {
   const Exchange &current = exchanges[number];
   const std::string ranks = missingText(current);
   if (!loop.shortage().empty()) {
-    // The missing ranks wait to be accepted, and get the error then.
+    // The missing ranks are in the accept queue, and get this error when
+    // accepted.
     fail(fmt::format("rank 0 at {} cannot accept rank {}: {}", terms.place,
                      ranks, loop.shortage()));
     return;
@@ -289,7 +290,7 @@ void RendezvousServer::failForMissing(size_t number) {
     fail(fmt::format("rank {} was lost during the rendezvous. Fix: check "
                      "whether its host is down",
                      ranks));
-  // waitUntilTold() must not wait for missing ranks.
+  // Otherwise waitUntilTold() would wait for ranks that never come.
   for (uint32_t rank = 0; rank < current.values.size(); ++rank)
     if (!current.values[rank])
       noteAnswered(rank);

@@ -33,7 +33,7 @@ public:
     std::string place;   ///< address and port for clients, for messages
     std::chrono::milliseconds patience = std::chrono::minutes(1);
     std::chrono::milliseconds handshake = kHandshakeTimeout;
-    /// Wait for missing ranks after a client came with another secret.
+    /// Time to wait for missing ranks after a client with another secret.
     std::chrono::milliseconds strangerPatience = std::chrono::seconds(5);
     /// Time for the second exchange, from the end of the first.
     std::chrono::milliseconds ringPatience = std::chrono::seconds(40);
@@ -46,7 +46,7 @@ public:
         std::function<void(const std::string &)> warn = nullptr);
   ~RendezvousServer() override;
 
-  /// Waits until all ranks have the start's result, for at most `patience`.
+  /// Waits, at most for `patience`, until all ranks have received the result.
   void waitUntilTold(std::chrono::milliseconds patience);
 
 private:

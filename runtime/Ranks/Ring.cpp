@@ -108,7 +108,7 @@ void Ring::bind(Ring &first, Ring &second) {
   second.bound = first.bound.load();
   first.bound = &second;
   if (first.heart && first.heart->hasCause())
-    first.abort(); // its abort came before `second` was bound
+    first.abort(); // `first` aborted before `second` was bound
 }
 
 // Messages

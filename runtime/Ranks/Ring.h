@@ -8,8 +8,7 @@
 // ring also has heartbeat connections (Heartbeat.h), which serve all rings.
 //
 // Later messages are neither encrypted nor signed, like NCCL's. The network
-// between the machines of a job is trusted; strangers who can reach its ports
-// are not.
+// between a job's machines is trusted; strangers who reach its ports are not.
 
 #ifndef QLORA_RUNTIME_RANKS_RING_H
 #define QLORA_RUNTIME_RANKS_RING_H
@@ -33,7 +32,7 @@
 
 namespace qlora {
 
-/// Call index of messages between two ranks, which other ranks do not count.
+/// Call index of messages between two ranks, which do not count as calls.
 inline constexpr uint64_t kBetweenTwo = ~uint64_t{0};
 
 /// A message and its header, in the caller's memory. Both ends must add buffers

@@ -21,7 +21,7 @@ Status RingCollectives::step(ConstBytes sent, Bytes received) {
   return ring->exchange(Ring::kNext, &out, Ring::kPrevious, &in);
 }
 
-/// A barrier: after N - 1 steps each rank has heard from all others.
+/// A barrier: after N - 1 steps, every rank's message has reached all others.
 Status RingCollectives::meet() {
   for (int i = 1; i < size(); ++i)
     QLORA_RETURN_IF_ERROR(step({}, {}));
@@ -35,7 +35,7 @@ Status RingCollectives::meet() {
 struct RingCollectives::Pass {
   int first;
   int64_t start; ///< slot in which the first chunk is sent
-  bool adds;     ///< ranks add their chunk to it; false: they store it
+  bool adds; ///< ranks add to the passing chunk; false: they store it
 
   int distance(int rank, int size) const {
     return (rank - first + size) % size;
@@ -109,8 +109,8 @@ Status RingCollectives::allReduce(qlora_dtype dtype, Bytes data) {
   return runPasses(passes, dtype, data);
 }
 
-/// Sums everything and keeps this rank's shard: the fixed order of ranks leads
-/// each shard through all of them anyway.
+/// Sums everything and keeps this rank's shard: in the fixed order of ranks,
+/// each shard passes all ranks anyway.
 Status RingCollectives::reduceScatter(const CollectiveCall &call) {
   moving.assign(call.from.begin(), call.from.end());
   QLORA_RETURN_IF_ERROR(allReduce(call.dtype, moving));
@@ -140,7 +140,8 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// All-gathers in shared memory. Shards are equal, so ranks need equal rounds.
+/// All-gathers in shared memory. Shards have equal sizes, so all ranks run the
+/// same number of rounds.
 Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);
@@ -160,8 +161,8 @@ Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// All blocks go round the ring together, ordered by the distance to their
-/// receivers; each rank takes out its own.
+/// Sends all blocks round the ring together, ordered by the distance to their
+/// receivers. Each rank takes out its own block.
 Status RingCollectives::allToAll(Bytes to, ConstBytes from) {
   const auto count = static_cast<size_t>(size());
   const size_t bytes = from.size() / count;

@@ -50,13 +50,13 @@ public:
   void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
   /// See Ring::heartbeat.
   Heartbeat *heartbeat() { return ring->heartbeat(); }
-  /// Uses shared memory for later sums and all-gathers. Called on all ranks or
-  /// on none.
+  /// Uses shared memory for later sums and all-gathers, on all ranks or on
+  /// none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }
 
   int rank() const override { return ring->rank(); }
   int size() const override { return ring->size(); }
-  /// SEND and RECV reach neighbours only: `peer` is 1 or -1.
+  /// Runs a collective. SEND and RECV reach neighbours only: `peer` is 1 or -1.
   Status run(const CollectiveCall &call) override;
   StatusOr<std::vector<std::string>> allGather(std::string_view mine) override;
   Status checkOthers() override { return ring->checkNeighbours(); }

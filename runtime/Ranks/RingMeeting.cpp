@@ -131,7 +131,7 @@ StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
     FileDescriptor &socket = found[lane][Ring::kNext];
     QLORA_ASSIGN_OR_RETURN(socket,
                            connectTo(next.host, next.port, meeting.patience));
-    // No rank waits for an answer here, so all can connect at the same time.
+    // No rank waits for an answer here, so all ranks can connect at once.
     const Digest proof =
         proofOfRank(meeting.secret, meeting.rank, lane, next.drawn);
     QLORA_RETURN_IF_ERROR(sendAll(socket, proof.data(), proof.size()));

@@ -18,7 +18,7 @@ namespace qlora {
 enum RingLane { kData, kControl, kLanes };
 using RingSockets = std::array<FileDescriptor, 2>; ///< by Ring::Neighbour
 
-/// What this rank needs to connect to its neighbours.
+/// Arguments of meet().
 struct RingMeeting {
   const std::string &address;
   const Ring::TellNext &tellNext;
@@ -28,7 +28,8 @@ struct RingMeeting {
   std::chrono::milliseconds patience, handshakeTimeout;
 };
 
-/// Returns the sockets by RingLane. All members of a ring call it.
+/// Connects this rank to its neighbours and returns the sockets, indexed by
+/// RingLane. All members of a ring call it.
 StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting);
 
 } // namespace qlora

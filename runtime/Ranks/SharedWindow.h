@@ -34,16 +34,14 @@
 
 namespace qlora {
 
-/// sum[i] += addend[i], rounded to the dtype: f32, bf16, f16 or i32, which
-/// wraps.
+/// sum[i] += addend[i], rounded to the dtype: f32, bf16, f16, or wrapping i32.
 void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
                  size_t bytes);
 
 /// Movable. One thread at a time.
 class SharedWindow {
 public:
-  /// Bytes per rank and round; they stay in a core's cache between the write
-  /// and the sum.
+  /// Bytes per rank and round, which stay in a core's cache from write to sum.
   static constexpr size_t kCapacity = 1 << 20;
 
   /// Creates the memory for map() in all ranks' processes: 2 MiB per rank. A

@@ -18,8 +18,7 @@ namespace qlora {
 /// limit: a job's rank 0 and its launcher need one descriptor per rank.
 void raiseDescriptorLimit();
 
-/// Returns the text of an errno. If descriptors ran out, it has the limit and
-/// the remedy.
+/// Returns the text of an errno, and the remedy if descriptors ran out.
 std::string socketErrorText(int error);
 
 /// Whether this errno of a non-blocking read or write ends the connection.
@@ -51,7 +50,7 @@ void dropUnsent(const FileDescriptor &socket);
 /// Returns the numeric address of the other end.
 StatusOr<std::string> peerAddressOf(const FileDescriptor &socket);
 
-/// Transfer all of the bytes, or fail (kAborted: the other side closed).
+/// Sends all of the bytes, or fails (kAborted: the other side has closed).
 Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes);
 Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes);
 /// Receives all of the bytes by `deadline`, even if they arrive slowly.

@@ -129,7 +129,7 @@ Status Supervisor::start() {
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));
   for (int rank = 0; rank < request.ranks; ++rank)
     if (Status status = startRank(rank); !status.isOk()) {
-      children.resize(rank); // only those that were started
+      children.resize(rank); // ranks that were not started have no process
       return status;
     }
   listening = FileDescriptor();
@@ -149,8 +149,7 @@ Status Supervisor::startRank(int rank) {
   if (pid < 0)
     return systemError("fork");
   if (pid == 0) {
-    // End this rank if the launcher ends, even if it has ended before this
-    // line.
+    // End this rank if the launcher ends, or has ended before this line.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
       _exit(1);
@@ -204,7 +203,7 @@ Status Supervisor::sendHello(int rank) {
 
 void Supervisor::killAll(int signal) {
   for (const Child &child : children)
-    if (!child.hasEnded && child.pid > 0) // -1 would be every process
+    if (!child.hasEnded && child.pid > 0) // pid -1 would signal every process
       kill(child.pid, signal);
   isKilling = isKilling || signal == SIGKILL;
 }

@@ -32,7 +32,7 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
 
 constexpr const char *kModelWeights = "model.safetensors";
 constexpr const char *kAdapterConfig = "adapter_config.json";
-/// Copied from the model folder unchanged.
+/// Files that are copied from the model folder unchanged.
 constexpr const char *kModelConfigs[] = {"config.json",
                                          "generation_config.json"};
 
@@ -64,7 +64,7 @@ copiedFiles(const LoadedModule &module, const Options &options) {
   return files;
 }
 
-/// Follows links: Hugging Face's cache consists of them.
+/// Copies a file. Follows links, since Hugging Face's cache consists of them.
 static Status copyInto(const std::string &folder, const fs::path &source,
                        AtomicFile::Flush flush) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(source));
@@ -77,7 +77,8 @@ static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
 }
 
-/// Concatenates A and A_0 by rows, or B and -B_0 (`start`) by columns.
+/// Makes an item that concatenates A and A_0 by rows, or B and -B_0 by columns.
+/// `start`: A_0 or -B_0.
 static void putBeside(std::span<const float> start,
                       const qlora_parameter &parameter, SafetensorsItem &item) {
   const bool isB = std::string_view(parameter.name).ends_with(".lora_B.weight");
@@ -174,7 +175,7 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const std::string &folder) {
   std::error_code error;
   const std::string staging = folder + "/" + kStagingFolder;
-  fs::remove_all(staging, error); // left by an earlier run
+  fs::remove_all(staging, error); // from an earlier run
   fs::create_directories(staging, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
@@ -218,14 +219,14 @@ PreparedAdapter::~PreparedAdapter() {
     return;
   std::error_code ignored;
   fs::remove_all(staging, ignored);
-  fs::remove(folder, ignored); // only if it is empty
+  fs::remove(folder, ignored); // fails unless the folder is empty
 }
 
 Status PreparedAdapter::write(const NextBytes &trained,
                               const LoraInitFactors &factors) {
   // The folder may have been removed during the run.
   if (!weights->isThere()) {
-    staging.clear(); // `again` owns it now
+    staging.clear(); // `again` owns the folder now
     QLORA_ASSIGN_OR_RETURN(PreparedAdapter again,
                            prepare(*module, *options, folder));
     return again.write(trained, factors);
@@ -235,7 +236,7 @@ Status PreparedAdapter::write(const NextBytes &trained,
       adapterMetadata(), trained));
   std::vector<fs::path> files;
   const Status status = commit(files);
-  // There is no other copy of the trained values.
+  // The staging folder has the only copy of the trained values, so it stays.
   if (!status.isOk())
     return Status::error(status.code(), "{}; the adapter is in '{}'",
                          status.message(), std::exchange(staging, ""));

@@ -37,7 +37,7 @@ namespace qlora {
 inline constexpr const char *kStagingFolder = ".staging";
 inline constexpr const char *kAdapterWeights = "adapter_model.safetensors";
 
-/// Whether a folder has an adapter's weights.
+/// Whether a folder has the weights file of an adapter.
 bool holdsAdapter(const std::filesystem::path &folder);
 
 /// Returns the name of the file with the trainable parameters.
@@ -51,8 +51,7 @@ enum class AdapterForm { kTrained, kPlain };
 
 /// Returns adapter_config.json with PEFT's keys. target_modules is the given
 /// list; for all-linear, the last names of the modules; for a regular
-/// expression, the full module names, because not every reader supports regular
-/// expressions.
+/// expression, the full module names, because not every reader supports those.
 nlohmann::ordered_json adapterConfig(const LoadedModule &module,
                                      const Options &options,
                                      AdapterForm form = AdapterForm::kTrained);
@@ -82,9 +81,9 @@ public:
   PreparedAdapter &operator=(PreparedAdapter &&) = delete;
   ~PreparedAdapter();
 
-  /// Moves the adapter into the folder and replaces an existing one with its
-  /// tokenizer. `trained`: the bytes of finalTensors(). `factors`: the factors
-  /// it started from, if they are factors of the base. Called once.
+  /// Moves the adapter into the folder, and replaces an existing adapter and
+  /// its tokenizer. `trained`: the bytes of finalTensors(). `factors`: the
+  /// factors of the base from which A and B started, if any. Call it once.
   Status write(const NextBytes &trained, const LoraInitFactors &factors = {});
 
 private:
@@ -100,7 +99,7 @@ private:
   const LoadedModule *module;
   const Options *options;
   std::string folder;
-  std::string staging; ///< empty: moved from, or not ours to remove
+  std::string staging; ///< empty: moved from, or owned by another object
   std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// adapter_config.json: writes it, and checks which keys of a given one must
-// agree or must be off.
+// Writes adapter_config.json, and checks the keys of a given one: which must
+// agree, and which must be off.
 
 #include <nlohmann/json.hpp>
 
@@ -22,8 +22,8 @@ using nlohmann::ordered_json;
 /// The version of PEFT whose adapter_config.json we write.
 static constexpr const char *kPeftVersion = "0.19.0";
 
-/// Returns true for the experts module that `target_parameters` name, as PEFT
-/// wraps it.
+/// Returns whether a module is an experts module that `target_parameters` name,
+/// as PEFT wraps it.
 static bool hasTargetParameters(std::string_view module,
                                 const Options &options) {
   static constexpr std::string_view kWrapped = ".base_layer";
@@ -38,7 +38,8 @@ static bool hasTargetParameters(std::string_view module,
   return false;
 }
 
-/// "model.layers.0.self_attn.q_proj" for each A matrix, in table order.
+/// Returns the module name of each A matrix, in table order, such as
+/// "model.layers.0.self_attn.q_proj".
 static std::vector<std::string> adaptedModules(const LoadedModule &module,
                                                const Options &options) {
   std::vector<std::string> modules;
@@ -71,14 +72,15 @@ static ordered_json targetModules(const LoadedModule &module,
   return lastNames;
 }
 
-/// PEFT writes 16, not 16.0.
+/// Returns an integer for a whole number: PEFT writes 16, not 16.0.
 static ordered_json shortNumber(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value)))
     return static_cast<int64_t>(value);
   return value;
 }
 
-/// Returns null for an empty list: PEFT writes that for one that is not set.
+/// Returns null for an empty list, which PEFT writes for a list that is not
+/// set.
 static ordered_json orNull(const ordered_json &list) {
   return list.empty() ? ordered_json(nullptr) : list;
 }
@@ -235,7 +237,8 @@ static Status checkTargets(const std::string &folder,
                        flagText(theirs));
 }
 
-/// Whether an adapter's init_lora_weights needs the base that this run has.
+/// Whether this run's base fits an adapter's init_lora_weights: both have the
+/// same value, or both leave the base unchanged.
 static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
   return theirs == init ||
@@ -245,15 +248,15 @@ static bool hasOurBase(const ordered_json &theirs, const Options &options) {
 }
 
 namespace {
-/// A key that must agree, its option, and PEFT's default for a missing key.
+/// A key whose value must agree with an option, and PEFT's default for the key.
 struct ComparedKey {
   const char *key, *option;
   ordered_json missing;
 };
 } // namespace
 
-/// Whether two keys may match one module: if one is a regular expression, or a
-/// name is the end of another.
+/// Whether two patterns may match one module: if one is a regular expression,
+/// or a name is the suffix of another.
 static bool canOverlap(const ordered_json &patterns) {
   for (const auto &[key, number] : patterns.items()) {
     if (key.find_first_of("*+?()[]{}|^$\\") != key.npos)
@@ -265,15 +268,16 @@ static bool canOverlap(const ordered_json &patterns) {
   return false;
 }
 
-/// PEFT sorts the patterns when it saves an adapter. The order matters only if
-/// two patterns can match the same module: the first one applies.
+/// Compares two maps of patterns. PEFT sorts patterns when it saves an adapter.
+/// Their order matters only if two patterns can match the same module, where
+/// the first one applies.
 static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
   if (theirs == ours || !theirs.is_object() || canOverlap(ours))
     return theirs == ours;
   return nlohmann::json(theirs) == nlohmann::json(ours);
 }
 
-/// Compares what the options alone determine.
+/// Compares an adapter's config with the values that follow from the options.
 static Status compareConfig(const std::string &path, const ordered_json &config,
                             const Options &options, Compared with) {
   constexpr const char *kInit = "init_lora_weights";
@@ -302,7 +306,8 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // An object with one module: the tensor's name has the module too.
+    // An object with one module counts as its value; the tensor's name has the
+    // key.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

@@ -111,7 +111,7 @@ uint64_t streamBufferBytes(const LoadedModule &module, int ranks) {
   for (const qlora_arena_kind kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_STATE, QLORA_ARENA_RESIDUAL})
     largest = std::max(largest, ArenaTensors(module, kind, ranks).bytes());
-  // The window, and a message from another rank.
+  // One window, and one message from another rank.
   return std::min(kWindow, largest) * (ranks > 1 ? 2 : 1) + kSafetensorsWaiting;
 }
 
@@ -172,7 +172,7 @@ Status ArenaReader::fetch() {
     window.resize(tensors.windowBytes(next));
   given = 0;
   ++next;
-  // Every group of ranks that shard an arena has all of it: the first sends.
+  // If several groups of ranks have the complete arena, the first one sends.
   if (tensors.kind != QLORA_ARENA_RESIDUAL &&
       group.mesh().first(QLORA_GROUP_FSDP, group.rank()) != 0)
     return Status::ok();
@@ -240,8 +240,9 @@ static void addTo(std::span<uint8_t> sum, std::span<const uint8_t> more) {
   }
 }
 
-/// Reads the residual of one rank: the sum over the file's ranks that it
-/// replaces. The first is copied, so zeros keep their signs. `out`: one rank's.
+/// Reads the residual of one rank: the sum of the residuals, in the file, of
+/// the ranks that it replaces. The first is copied, so zeros keep their signs.
+/// `out` is within the residual of one rank.
 static Status readResiduals(const SafetensorsFile &file,
                             const SafetensorsTensor &tensor, uint64_t piece,
                             uint64_t ranks, uint64_t at,

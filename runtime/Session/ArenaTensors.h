@@ -43,7 +43,7 @@ inline constexpr const char *kResidualsFile = "residuals.safetensors";
 using TensorSource = std::function<Status(size_t tensor, uint64_t at,
                                           std::span<uint8_t> out)>;
 
-/// `module` must outlive it.
+/// The tensors of an arena. `module` must outlive this object.
 class ArenaTensors {
 public:
   /// Lists the tensors of arena TRAINABLE, STATE or RESIDUAL in file order, for
@@ -83,7 +83,7 @@ private:
     uint64_t place;  ///< first byte in the window
     uint64_t local;  ///< first byte in the arena
     uint64_t bytes;
-    int owner;       ///< rank among those that shard the arena
+    int owner; ///< index among the ranks that shard the arena
     bool isOfAll;    ///< every rank has these bytes
   };
   std::vector<Part> partsOf(uint64_t window) const;

@@ -21,7 +21,7 @@ struct MetricRow {
 
 static constexpr const char *kMetricOption = "metric_for_best_model";
 
-/// The option's choices: names as in metrics.jsonl, without eval_.
+/// Choices of the option: names as in metrics.jsonl, without eval_.
 static constexpr MetricRow kMetrics[] = {
     {"loss", &EvaluationResult::loss, false},
     {"perplexity", &EvaluationResult::perplexity, false},
@@ -91,7 +91,7 @@ void BestModel::add(const EvaluationResult &result, int64_t step) {
   const bool isBetter =
       !std::isnan(value) &&
       (!best || (greaterIsBetter ? value > *best : value < *best));
-  // A gain below the threshold is the new best, but no progress.
+  // A gain below the threshold is a new best, but does not reset the patience.
   const bool isProgress =
       isBetter && (!best || std::abs(value - *best) > threshold);
   withoutBetter = isProgress ? 0 : withoutBetter + 1;
@@ -110,7 +110,7 @@ nlohmann::ordered_json BestModel::state() const {
 }
 
 void BestModel::restore(const nlohmann::ordered_json &state) {
-  // Values of another metric cannot be compared with this one's.
+  // Metrics with different names cannot be compared.
   const OptionRow &row = *findOption(optionTable(), kMetricOption);
   const auto earlier = parseOptionText(row, state.value("of", name));
   if (!earlier.isOk() || earlier.value() != name ||

@@ -40,7 +40,7 @@ public:
   void restore(const nlohmann::ordered_json &state);
 
 private:
-  const std::string name; ///< without eval_
+  const std::string name; ///< metric's name, without eval_
   const bool greaterIsBetter;
   const double threshold;
   const int64_t patience; ///< 0: never stops

@@ -163,7 +163,8 @@ static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
       AtomicFile::Flush::kNo);
 }
 
-/// `written`: status of the files. All ranks send all tensors in any case.
+/// Writes the tensors' files. `written` receives the status of the files. All
+/// ranks send all tensors in any case.
 Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
                                  Status &written) const {
   const std::map<std::string, std::map<std::string, std::string>> metadata = {
@@ -208,7 +209,8 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Renames to the final name, which is free: a run starts by freeing names.
+/// Renames to the final name. That name is free, since every run frees names
+/// when it starts.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
@@ -218,7 +220,7 @@ Status CheckpointWriter::putInPlace(const Order &order) const {
 }
 
 /// Removes older checkpoints, except the best. Renames each one first, so that
-/// half of it is never taken for a checkpoint. What cannot be removed stays.
+/// half of a checkpoint is never taken for a complete one. Errors are ignored.
 void CheckpointWriter::prune(const Order &order) const {
   const int64_t limit = run.options.integer("save_total_limit");
   if (limit == 0)

@@ -61,10 +61,11 @@ public:
   /// cannot be written is only a warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
               const BestModel &best);
-  /// The other ranks' counterpart of save().
+  /// Sends this rank's bytes to rank 0. The other ranks call it during save().
   static Status send(const Run &run);
-  /// Returns this run's last complete checkpoint, else the one that it resumed
-  /// from, else a name without a folder. Waits for one that is being written.
+  /// Returns this run's latest complete checkpoint; else the one that it
+  /// resumed from; else a name without a folder. Waits while a checkpoint is
+  /// written.
   const CheckpointName &newest();
   /// Warns if the last checkpoint failed. Does not wait.
   void poll();
@@ -83,8 +84,8 @@ private:
   const Run &run;
   const nlohmann::ordered_json facts;
   std::future<Status> pending;
-  int64_t last = 0;      ///< step of the last checkpoint
-  bool isWhole = true;   ///< the last checkpoint is complete, or there is none
+  int64_t last = 0;      ///< step of the latest checkpoint
+  bool isWhole = true; ///< the latest checkpoint is complete, or there is none
   CheckpointName whole;  ///< returned by newest()
 };
 

@@ -54,7 +54,8 @@ static std::vector<std::string> entriesOf(const std::string &output,
   return entries;
 }
 
-/// Returns the checkpoint-N to which `end` was appended; else an empty string.
+/// Returns the name checkpoint-N if `entry` is that name followed by `end`;
+/// else an empty string.
 static std::string withoutEnd(const std::string &entry, std::string_view end) {
   if (!entry.ends_with(end))
     return "";
@@ -111,7 +112,8 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // First: if the process is killed here, 'latest' refuses what is left.
+  // Do this first: if the process is killed here, 'latest' refuses the
+  // checkpoints that remain.
   if (id.empty())
     fs::remove(file, error);
   else

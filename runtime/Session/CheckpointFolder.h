@@ -56,8 +56,9 @@ takeFolder(const std::string &output, const std::string &id, int64_t lastStep);
 /// Returns whether recoverCheckpoints() may find something.
 bool hasUnfinished(const std::string &output);
 /// Renames every unfinished checkpoint that is complete and whose final name is
-/// free; its process was killed before the last rename. A checkpoint that was
-/// about to be replaced may have a temporary name; it is the second choice.
+/// free: its process was killed just before the last rename. If two have the
+/// same final name, one with the suffix of a checkpoint that was being replaced
+/// is used second.
 void recoverCheckpoints(const std::string &output);
 /// Removes the unfinished checkpoints that are not complete.
 void removeUnfinished(const std::string &output);

@@ -54,8 +54,8 @@ nlohmann::json modelMetadata(const Options &options) {
   return facts;
 }
 
-/// Hashes the first bytes of every tensor: they differ if the model was trained
-/// further.
+/// Hashes the first bytes of every tensor, which differ between a model and a
+/// further trained copy.
 static Status addSample(const std::string &folder, ContentHash &hash) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   constexpr uint64_t kSample = 4096;
@@ -138,8 +138,8 @@ static Status differs(const std::string &checkpoint, std::string_view what,
 }
 
 /// Returns an option's effective value in today's spelling; null: not recorded.
-/// `auto` is another loss, and the `sigmoid` that earlier versions recorded by
-/// default is DPO's loss or none.
+/// `loss_type` becomes the objective's loss (lossOf): earlier versions recorded
+/// `sigmoid` by default for every objective.
 static ordered_json meaningOf(const OptionRow &row,
                               const ordered_json &options) {
   if (row.name == std::string_view("loss_type") && options.contains("rl"))
@@ -174,7 +174,7 @@ static Status compareOptions(const std::string &checkpoint,
 Status compareMetadata(const std::string &checkpoint,
                        const ordered_json &before, const ordered_json &own,
                        std::vector<std::string> &remarks) {
-  // Options first: the user knows them, and they also change the rows.
+  // Compare options first: the user knows them, and they also change the rows.
   QLORA_RETURN_IF_ERROR(compareOptions(checkpoint, before.at("options"),
                                        own.at("options"), remarks));
   for (const auto &[key, what] :
@@ -201,8 +201,8 @@ Status compareMetadata(const std::string &checkpoint,
   return Status::ok();
 }
 
-/// Handles a given number of micro-batches that differs from what the
-/// checkpoint's rows need.
+/// Checks a given number of micro-batches that differs from the `needed`
+/// number, which keeps the checkpoint's rows per step.
 static Status checkGivenSteps(const ordered_json &before,
                               const Options &options, int64_t ranks,
                               int64_t needed,

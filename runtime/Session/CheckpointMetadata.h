@@ -26,7 +26,7 @@
 
 namespace qlora {
 
-/// Inputs of the facts of this process.
+/// Arguments of checkpointMetadata().
 struct RunMetadata {
   const LoadedModule &module;
   const Options &options;
@@ -38,7 +38,7 @@ struct RunMetadata {
 /// Returns the recorded facts that determine the model's results.
 nlohmann::json modelMetadata(const Options &options);
 
-/// Computes the facts from a sample of the weights and the whole program.
+/// Computes the facts from a sample of the weights and the complete program.
 StatusOr<nlohmann::ordered_json> checkpointMetadata(const RunMetadata &run);
 
 /// Returns the SHA-256 of the adapter that --adapter-name-or-path names; ""
@@ -60,10 +60,11 @@ Status compareMetadata(const std::string &checkpoint,
                        const nlohmann::ordered_json &own,
                        std::vector<std::string> &remarks);
 
-/// Returns the number of micro-batches that each rank accumulates. It follows
-/// the options, or else keeps the checkpoint's rows per step (`before`; null:
-/// nothing is resumed). Refuses options that conflict with the checkpoint,
-/// unless they are the checkpoint's and only the number of ranks changed.
+/// Returns the number of micro-batches that each rank accumulates: from the
+/// options, or else so that the checkpoint's rows per step stay the same.
+/// `before`: the checkpoint's facts; null: nothing is resumed. Refuses options
+/// that conflict with the checkpoint, unless they equal the checkpoint's and
+/// only the number of ranks changed.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
                                   const Options &options, int64_t ranks,
                                   std::vector<std::string> &remarks);

@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 static constexpr std::string_view kSuffix = ".lora_A.weight";
 
-/// Checks one adapter's entry as the compiler writes it.
+/// Checks that an adapter's entry has all fields.
 static bool isComplete(const ordered_json &entry) {
   return entry.is_object() && entry.contains("op") &&
          entry["op"].is_number_integer() && entry.contains("probability") &&

@@ -33,8 +33,8 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a training step. Fix: --max-steps 1");
-  // Ranks that shard the base, sequences or layers collect its values and the
-  // logits together.
+  // Ranks that shard the base, sequences or layers must all take part in
+  // gathering them.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
   Dump dump(path, run.group.rank() == 0);
@@ -44,8 +44,8 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
   return std::optional(std::move(dump));
 }
 
-/// Returns the count that the step's sums are divided by; every entry
-/// accumulates it at the same offset.
+/// Returns the count by which the step's sums are divided. It is at the same
+/// offset in every entry.
 static StatusOr<float> countOf(const Run &run) {
   float count = 0;
   for (const qlora_entry &entry : run.module.entries()) {
@@ -209,7 +209,7 @@ std::vector<uint8_t> joinSlices(const LoadedModule &module,
   return whole;
 }
 
-/// Takes only the values: scales are for whole tensors.
+/// Adds the decoded values only: the scales belong to the complete tensor.
 Status Dump::takeSlices(const Run &run, const qlora_parameter &parameter,
                         std::span<const uint8_t> own) {
   auto dtype = static_cast<qlora_dtype>(parameter.dtype);
@@ -250,7 +250,7 @@ Status Dump::takeWeights(const Run &run) {
   return Status::ok();
 }
 
-/// Takes the base of other stages. All ranks of a pipeline call it.
+/// Adds the base of other stages. All ranks of a pipeline call it.
 Status Dump::takeStages(const Run &run) {
   Collectives &stages = run.group.collectives(QLORA_GROUP_PP);
   std::set<std::string> known;
@@ -272,7 +272,7 @@ Status Dump::takeStages(const Run &run) {
   return Status::ok();
 }
 
-/// Sends an item to all ranks: `own` is null on ranks without it.
+/// Sends an item from rank `of` to all ranks: `own` is null on other ranks.
 Status Dump::takeItem(Collectives &ranks, int of, const std::string &name,
                       const SafetensorsItem *own) {
   std::vector<int64_t> form;

@@ -52,7 +52,7 @@ public:
 
   /// Takes the gradients after ACCUMULATE_LAST of step 1.
   Status takeGradients(const Run &run);
-  /// `step`: from 0, the step whose gradients are taken.
+  /// Adds the dropout masks of the step whose gradients are taken, from 0.
   Status takeDropout(const Run &run, int64_t step);
   /// Writes the file. Only on rank 0.
   Status write();
@@ -78,14 +78,14 @@ private:
   std::vector<SafetensorsItem> items;
 };
 
-/// Returns the index, among the tokens of whole sequences, of a row of logits.
-/// With `parts` context-parallel ranks, each rank has one cp shard of every
-/// sequence. The rows are those of rank `first`, then of the next ranks.
+/// Returns the token index, in complete sequences, of a row of logits. With
+/// `parts` context-parallel ranks, each rank has one cp shard of every
+/// sequence. The rows of rank `first` come first, then those of the next ranks.
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                    int64_t first);
 
-/// Joins the ranks' tp or ep shards of a parameter into the whole tensor: each
-/// segment of the whole consists of one range per rank, in rank order.
+/// Joins the ranks' tp or ep shards of a parameter into the complete tensor:
+/// each segment of the tensor consists of one range per rank, in rank order.
 std::vector<uint8_t> joinSlices(const LoadedModule &module,
                                 const qlora_parameter &parameter,
                                 std::span<const std::vector<uint8_t>> slices);

@@ -25,8 +25,8 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
   return Status::ok();
 }
 
-/// Returns whether the logits' rows come from all ranks that shard the table in
-/// group FSDP. In group TP all ranks have the same rows.
+/// Returns whether the ranks that shard the table in group FSDP compute logits
+/// for each other's rows. In group TP all ranks have the same rows anyway.
 static bool hasRowsOfAll(const LoadedModule &module) {
   return shardGroup(module) == QLORA_GROUP_FSDP &&
          std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
@@ -42,7 +42,8 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
       row % own, shape.length);
 }
 
-/// Returns the cp shard, counted over all sequences, of the logits' first rows.
+/// Returns the index of the cp shard, over all sequences, to which the first
+/// rows of the logits belong.
 static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);
@@ -52,8 +53,8 @@ static int64_t firstWithRows(const Run &run) {
 }
 
 namespace {
-/// Separates the blocks of one head from those of the next: at a new head, both
-/// rows and columns start again.
+/// Counts the LM heads of consecutive blocks of logits. At a new head, the
+/// indices of rows and columns start again.
 struct HeadCount {
   size_t heads = 0;
   int32_t row = -1;
@@ -81,12 +82,12 @@ struct ChunkRows {
     return {count, batch.batch * batch.length / count /
                        run.options.linesOfRow()};
   }
-  /// Returns the index in the micro-batch of a chunk's token.
+  /// Returns the micro-batch's index of token `token` of chunk `chunk`.
   int64_t tokenOf(int64_t chunk, int64_t token) const {
     return (token / runTokens * count + chunk) * runTokens + token % runTokens;
   }
-  /// Joins the heads' logits into the micro-batch's. Each chunk has equally
-  /// many heads; the last one counts, because it is not of the reference.
+  /// Combines the heads' logits into the micro-batch's. Each chunk has the same
+  /// number of heads; the last one counts, others are the reference model's.
   std::vector<float> join(const std::vector<std::vector<float>> &heads,
                           int64_t vocabulary) const {
     std::vector<float> logits;

@@ -32,7 +32,7 @@ static StatusOr<bool> shouldStop(const Run &run) {
   return stopped != 0;
 }
 
-/// Gathers `correct` from the cp shards of each sequence.
+/// Gathers `correct` for complete sequences from their cp shards.
 static Status joinParts(const Run &run, std::vector<int32_t> &correct) {
   if (run.module.contextRanks() == 1)
     return Status::ok();

@@ -17,13 +17,13 @@ struct EvaluationResult {
   double loss = 0;          ///< mean over labelled tokens, pairs or answers
   double perplexity = 0;    ///< exp(loss without the router loss)
   double tokenAccuracy = 0; ///< fraction of labelled tokens that are the argmax
-  double exactMatch = 0;    ///< fraction of rows with all of them right
+  double exactMatch = 0; ///< fraction of rows whose labels are all the argmax
   int64_t rows = 0;         ///< rows with a labelled token
   LossSums sums;
 };
 
-/// Returns what the terminal shows besides the loss, chosen from the logged
-/// `values` according to the objective.
+/// Returns the text that the terminal shows after the loss: the measures of the
+/// objective, from the logged `values`.
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result);
 

@@ -15,8 +15,9 @@
 // order of the reversed bits of k; then at most log2(K) partial sums are
 // pending at a time.
 //
-// The cost is that order, and that nothing is sent before the last micro-batch
-// has ended. Pending sums are in host memory, at most pendingBytes().
+// The cost is the order, and that no gradient is sent before the last
+// micro-batch has ended. Pending sums are in host memory, at most
+// pendingBytes().
 
 #ifndef QLORA_RUNTIME_SESSION_GRADIENTTREE_H
 #define QLORA_RUNTIME_SESSION_GRADIENTTREE_H
@@ -32,8 +33,8 @@
 
 namespace qlora {
 
-/// Returns the k of each of `count` turns. Blocks of leafLength(count) turns
-/// are summed into one leaf.
+/// Returns, for each of `count` turns, the index k of its micro-batch. Blocks
+/// of leafLength(count) turns are summed into one leaf.
 std::vector<int64_t> turnsOf(int64_t count);
 /// Returns the largest odd divisor of `count`.
 int64_t leafLength(int64_t count);
@@ -41,12 +42,12 @@ int64_t leafLength(int64_t count);
 /// Sums a step's gradients. Used by the session's thread, between entries.
 class GradientTree {
 public:
-  /// `count`: K. All arguments must outlive it.
+  /// `count`: K. All arguments must outlive this object.
   GradientTree(int64_t count, const LoadedModule &module, Device &device,
                RankGroup &group);
 
-  /// Returns kInvalidArgument if there is no such tree for `ranks` ranks or for
-  /// the module's sharding.
+  /// Returns kInvalidArgument if `ranks` is not a power of two, or if the
+  /// module's sharding does not allow a tree.
   static Status check(const LoadedModule &module, int ranks);
   /// Returns the host bytes that pending sums need in addition to the plan.
   static uint64_t pendingBytes(int64_t count, const LoadedModule &module,

@@ -13,7 +13,8 @@
 
 namespace qlora {
 
-/// As transformers: the default name is the folder's, in the user's namespace.
+/// Returns the repository's name. As in transformers, the default is the
+/// folder's name in the user's namespace.
 static std::string repositoryId(const Options &options) {
   const std::string id = options.text("hub_model_id");
   return id.empty() ? std::filesystem::path(options.text("output_dir"))
@@ -22,7 +23,8 @@ static std::string repositoryId(const Options &options) {
                     : id;
 }
 
-/// Returns the command's output without its newline; an error is its last line.
+/// Runs qlora-data and returns its output without the newline. An error has the
+/// last line that it printed.
 static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   QLORA_ASSIGN_OR_RETURN(std::string program, findConverter());
   words.insert(words.begin(), std::move(program));

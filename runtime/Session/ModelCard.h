@@ -20,7 +20,7 @@ namespace qlora {
 
 inline constexpr const char *kCardFile = "README.md";
 
-/// `metrics`: the text of metrics.jsonl, the source of the evaluations.
+/// Returns the model card. `metrics`: text of metrics.jsonl, with evaluations.
 std::string modelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result, std::string_view metrics);
 

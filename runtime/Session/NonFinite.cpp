@@ -125,7 +125,7 @@ StatusOr<std::string> findNonFinite(const Run &run, int64_t step,
       const auto all,
       run.group.collectives().allGather(
           own.first < 0 ? "" : fmt::format("{} {}", own.first, own.second)));
-  // The first in the step's order, on any rank.
+  // Choose the first failure in the step's order, on any rank.
   int64_t first = -1;
   std::string text;
   for (const std::string &said : all) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Handles a loss or gradient that is not finite (--on-nonfinite), and finds its
-// cause.
+// Handles a loss or gradient that is not finite (--on-nonfinite).
 //
 // On the device such a step changes nothing (clip_norm's scale is NaN, and
 // AdamW then keeps all values), so the earlier training result is intact:

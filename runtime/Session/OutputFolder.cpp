@@ -110,7 +110,7 @@ static std::string readHolder(int descriptor) {
 static void writeHolder(int descriptor) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  // Only for a message: a full disk is reported elsewhere.
+  // An error is ignored here, since the text is only for a message.
   if (ftruncate(descriptor, 0) == 0)
     dprintf(descriptor, "process %d of %s", getpid(), host.data());
 }
@@ -189,7 +189,7 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
 OutputFolder::~OutputFolder() {
   if (!lockFile.isOpen())
     return;
-  // Unlink while locked: a process that opened it meanwhile checks again.
+  // Unlink while locked: isFileAt() tells processes that have opened it.
   unlink(lockOf(path).c_str());
   if (isNew)
     rmdir(path.c_str());

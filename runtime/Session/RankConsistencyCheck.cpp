@@ -57,7 +57,7 @@ static std::vector<Fact> factsOf(const SessionRequest &request,
           factOf(flagSpelling(row.name), dumpJson(options.value(row.name))));
   facts.push_back(factOf("the model that the program was compiled from",
                          dumpJson(modelMetadata(options))));
-  // Last, because a differing option is a more specific error.
+  // The program is last, since a differing option is a more specific error.
   facts.push_back(factOf("the program", programForm(module)));
   return facts;
 }

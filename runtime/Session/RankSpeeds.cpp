@@ -54,7 +54,7 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks) {
   return {given.begin(), given.end()};
 }
 
-/// Predicts one more micro-batch, without the update that every rank runs.
+/// Predicts the time of one more micro-batch, without the update.
 static std::optional<double> secondsOn(const DeviceProfile &gpu,
                                        const LoadedModule &module) {
   double seconds = 0;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Relative speeds of ranks. The micro-batches of a step are assigned in
-// proportion to them (Data/MicroBatchAssignment.h), so that no rank waits for a
-// slower GPU.
+// Relative speeds of ranks. A step's micro-batches are assigned in proportion
+// (Data/MicroBatchAssignment.h), so that no rank waits for a slower GPU.
 //
 //   --rank-speeds 3 1     as measured by the user
 //   (nothing)             the predicted time of a micro-batch on each known GPU

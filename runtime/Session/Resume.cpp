@@ -35,7 +35,7 @@ static bool isGiven(const std::string &given) {
 static bool isInFolder(const std::string &given, const std::string &output) {
   std::error_code ignored;
   const fs::path path = absolutePath(given);
-  // The names come first: a disk that fails must not make another run of it.
+  // Names are compared first: a failing disk must not make this run a new one.
   return path.parent_path() == absolutePath(output) ||
          fs::equivalent(path, output, ignored) ||
          fs::equivalent(path.parent_path(), output, ignored);
@@ -217,14 +217,14 @@ StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// A file that is read in tensor order.
+/// Reads a file's tensors in order.
 struct TensorsOfFile {
   SafetensorsFile file;
   ArenaTensors tensors;
   TensorSource source = {};
   std::vector<SafetensorsItem> items = {};
   size_t number = 0; ///< index of the next tensor
-  uint64_t given = 0; ///< bytes of it already returned
+  uint64_t given = 0; ///< bytes of that tensor already returned
 
   Status next(std::span<uint8_t> out) {
     while (!out.empty()) {

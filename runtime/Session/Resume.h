@@ -12,8 +12,7 @@
 // wrote it, which must own the folder. A checkpoint elsewhere starts a new run
 // (CheckpointFolder.h).
 //
-// Rank 0 reads checkpoints from its own disk and sends the other ranks what
-// they need.
+// Rank 0 reads checkpoints from its disk and sends data to the other ranks.
 
 #ifndef QLORA_RUNTIME_SESSION_RESUME_H
 #define QLORA_RUNTIME_SESSION_RESUME_H
@@ -46,7 +45,7 @@ struct ResumePoint {
   std::string gemmTable;
 };
 
-/// Returns whether the options resume from --output-dir, which may then have
+/// Returns whether the options resume from --output-dir, so it may have
 /// content.
 bool resumesInto(const Options &options);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// State that the modules of a training run share, constant after everything is
-// loaded.
+// State that the modules of a run share, constant once everything is loaded.
 
 #ifndef QLORA_RUNTIME_SESSION_RUN_H
 #define QLORA_RUNTIME_SESSION_RUN_H
@@ -40,8 +39,7 @@ struct Run {
   const RunMemory memory;
   const std::string hardware; ///< "CPU, 2 threads"
 
-  /// Returns the factor of the router loss; 0: there is none, or the factor was
-  /// not recorded.
+  /// Returns the factor of the router loss; 0: none, or not recorded.
   double routerFactor() const {
     const auto &factor = options.recordedMetadata("router_aux_loss_coef");
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Applies the rules, cheapest first.
+// Calls the checks, cheapest first.
 
 #include "runtime/Session/RunCheck.h"
 
@@ -16,7 +16,7 @@ Status checkRun(const Options &options, bool follows) {
   QLORA_RETURN_IF_ERROR(checkDataFiles(options, trains(options)));
   if (follows)
     QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
-  // A checkpoint already includes the effect of another adapter.
+  // A checkpoint already includes the initial adapter.
   const std::string from = options.text("adapter_name_or_path");
   const bool resumes = !options.text("resume_from_checkpoint").empty();
   return from.empty() || resumes ? Status::ok()

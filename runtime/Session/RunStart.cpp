@@ -46,7 +46,7 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
   if (request.threads == 0 && !std::getenv("OMP_NUM_THREADS") &&
       before.at("ranks") == group.size())
     request.threads = before.at("threads");
-  // Another mesh has other matmul shapes.
+  // The table is not used for another mesh, which has other matmul shapes.
   const std::string &table = start.resume->gemmTable;
   if (!request.isGemmTableGiven && !table.empty() &&
       before.at("options").value("parallel", nlohmann::ordered_json()) ==

@@ -19,17 +19,17 @@
 namespace qlora {
 
 struct RunStart {
-  std::optional<ResumePoint> resume; ///< empty: from scratch
+  std::optional<ResumePoint> resume; ///< empty: starts from scratch
   int64_t accumulation = 1; ///< micro-batches of a step, on each rank
-  nlohmann::ordered_json askedAccumulation; ///< value of the option
+  nlohmann::ordered_json askedAccumulation; ///< the option, as given
   std::string run; ///< run id (CheckpointFolder.h), on rank 0
-  nlohmann::ordered_json facts; ///< for this run's checkpoints
+  nlohmann::ordered_json facts; ///< facts for this run's checkpoints
   std::vector<std::string> remarks; ///< for the user, on rank 0
 
-  /// Finds the checkpoint before the device is opened. Threads and the GPU's
-  /// matmul algorithms are taken from the checkpoint into `request` unless it
-  /// sets them. Gradient accumulation that follows from a global batch size or
-  /// from the checkpoint is set in `options`. All ranks call it.
+  /// Finds the checkpoint before the device is opened. Unless `request` sets
+  /// them, takes threads and the GPU's matmul algorithms from the checkpoint.
+  /// Sets gradient accumulation in `options` if it follows from a global batch
+  /// size or the checkpoint. All ranks call it.
   static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
   /// Checks that this run can resume from the checkpoint, once data are open.

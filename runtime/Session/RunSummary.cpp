@@ -19,7 +19,7 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Counts parameters of all stages; those that several stages have count once.
+/// Counts the parameters of all stages, each once.
 static ParameterCounts countParameters(const LoadedModule &module) {
   ParameterCounts counts;
   std::set<std::string_view> names;
@@ -34,7 +34,7 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
-/// Returns "NF4, double quantised"; the latter if the format has a choice.
+/// Returns "NF4, double quantised". "double" only if the format has a choice.
 static std::string formatText(const qlora_parameter &parameter) {
   const StoredFormat &format = *storedFormat(parameter.format);
   const bool isChosen = format.codedScales == CodedScales::kByChoice;
@@ -43,7 +43,8 @@ static std::string formatText(const qlora_parameter &parameter) {
                                                         : "");
 }
 
-/// Returns "NF4, double quantised", "bf16": quantised, else largest weights.
+/// Returns the format of the base: "NF4, double quantised" for quantised
+/// weights; else the type of the largest weights, "bf16".
 static std::string baseFormat(const LoadedModule &module) {
   const qlora_parameter *largest = nullptr;
   for (const qlora_parameter &parameter : module.parameters()) {

@@ -53,7 +53,7 @@ public:
         group(std::move(group)), env(std::move(env)) {}
   ~Session();
 
-  /// Errors are the ones that all ranks report.
+  /// Runs the session. Errors are those that all ranks report.
   StatusOr<int> runAsRank();
 
 private:
@@ -139,8 +139,8 @@ Status Session::writeRecord() {
   return attachSinks(*metrics, options, start.stepsDone(), totalSteps());
 }
 
-/// Called when everything is loaded and checked: from now on, training replaces
-/// files of an earlier run.
+/// Starts the output. Called when everything is loaded and checked, because
+/// from now on training replaces files of an earlier run.
 Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
@@ -261,7 +261,7 @@ Status Session::loadBase() {
                     start.resume->folder, kResidualsFile));
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
-  // An initial adapter has all the values that INITIALIZE would compute.
+  // An initial adapter has all values that the entry INITIALIZE would compute.
   const qlora_entry *first = module.entry(QLORA_ENTRY_INITIALIZE);
   return first && from.empty() ? runEntry(*device, module, *first, {})
                                : Status::ok();
@@ -437,7 +437,7 @@ StatusOr<int> Session::run() {
   return code;
 }
 
-/// Does what a rank can do before it meets the others.
+/// Loads the module and checks the options before the rank meets the others.
 static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
                                             const RankEnvironment &env) {
   if (!request.programs.empty()) {
@@ -482,7 +482,7 @@ StatusOr<int> runSession(const SessionRequest &asked,
       loaded.isOk()
           ? std::chrono::seconds(loaded->options.integer("ddp_timeout"))
           : env.patience;
-  // A rank that cannot run also joins, to report why to the others.
+  // A rank that cannot run joins too, to report its error to the others.
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
       RankGroup::join(env, std::move(listening), timeout,

@@ -23,8 +23,7 @@
 namespace qlora {
 
 /// Runs this rank to its end. Returns the exit code: 0, or 128 + the signal
-/// that stopped the run after a step. `listening`: RankChannel's socket, or
-/// closed.
+/// that stopped the run. `listening`: RankChannel's socket, or closed.
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening);
 

@@ -38,15 +38,15 @@ struct SessionRequest {
   std::string dumpFile;                ///< or empty
   std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
   bool cudaGraphs = true;
-  std::vector<std::string> disabledKernels; ///< rows of Kernels.def
-  std::vector<std::string> referenceKernels; ///< ops to compute by oracles
+  std::vector<std::string> disabledKernels; ///< names of rows in Kernels.def
+  std::vector<std::string> referenceKernels; ///< ops for reference kernels
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as in DeviceOptions
   QuantizedBaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< also print the long memory tables
   int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
   int ranksPerGpu = 1;  ///< SharedGpus.h
-  /// Checks whether the model that the options name is the module's; or empty.
+  /// Checks whether the options name the module's model; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};
   const SweepPart *sweep = nullptr; ///< null: not part of a sweep

@@ -52,7 +52,7 @@ static Status allowSharing(const RankEnvironment &env) {
     setenv(kMultiRank, "1", /*overwrite=*/1);
     return Status::ok();
   }
-  // A launcher may have given all ranks the same one.
+  // Replace an earlier value: a launcher may have given all ranks the same id.
   setenv(kHostId, fmt::format("qlora-rank-{}", env.rank).c_str(),
          /*overwrite=*/1);
   if (env.localWorldSize < env.worldSize)
@@ -99,7 +99,7 @@ Status checkSharedMemory(const LoadedModule &module, int ranksPerGpu,
   const int ordinal = gpuOf(env, ranksPerGpu);
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(const CudaGpu gpu, CudaGpu::open(*driver, ordinal));
-  // On return, all ranks have a CUDA context and none has allocated more.
+  // On return, all ranks have a CUDA context and have allocated nothing else.
   QLORA_ASSIGN_OR_RETURN(
       const LocalRanks sharing,
       LocalRanks::find(group.collectives(), fmt::format("GPU {}", ordinal)));

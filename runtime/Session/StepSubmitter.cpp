@@ -93,7 +93,8 @@ Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
   return Status::ok();
 }
 
-/// Accumulates with a GradientTree. Ranks meet after their micro-batches.
+/// Accumulates with a GradientTree. Ranks communicate after their
+/// micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
   const MicroBatchAssignment deal = run.assignmentOf(own.step);
@@ -119,8 +120,8 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   const MicroBatchAssignment deal = run.assignmentOf(own.step);
   const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   for (int64_t k = 0; k < count; ++k) {
-    // The last micro-batch has the collectives, in which the others wait for
-    // this rank. In lockstep every micro-batch has some.
+    // The other ranks wait in the last micro-batch's collectives, so do not
+    // skip that micro-batch. In lockstep every micro-batch has collectives.
     if (k + 1 < count && stopSignal() != 0 && !run.stepShape.inLockstep) {
       own.isCut = true;
       k = count - 1;

@@ -17,8 +17,8 @@ namespace qlora {
 struct SubmittedStep {
   int64_t step = 0;
   int64_t tokens = 0;
-  int64_t labels = 0; ///< 0: there was no update
-  /// A micro-batch was skipped, so the step does not count. Never in lockstep.
+  int64_t labels = 0; ///< 0: the step has no update
+  /// A micro-batch was skipped: the step does not count. Never in lockstep.
   bool isCut = false;
 };
 
@@ -43,8 +43,8 @@ public:
   int64_t updates = 0;
 
 private:
-  /// Returns the optimizer's own factor of the next update's learning rate,
-  /// which metrics do not show: the warm-up of schedule-free AdamW.
+  /// Returns the optimizer's factor of the next update's learning rate, which
+  /// metrics do not show: the warm-up of schedule-free AdamW.
   double ownFactor() const;
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);

@@ -27,9 +27,9 @@ namespace {
 struct SweepRun {
   std::string name;
   SessionRequest request;
-  std::string outputs = {}; ///< --output-dir of all runs
+  std::string outputs = {}; ///< --output-dir that all runs share
   bool asJson = false;
-  // Planned bytes: what all runs share, and the rest.
+  // Planned bytes: of what all runs share, and of this run.
   uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
   StatusOr<int> end = 0;
 
@@ -131,7 +131,7 @@ static void announce(const std::vector<SweepRun> &runs) {
              formatBytes(base + workspaceOf(runs) + own), lines);
 }
 
-/// Trains all runs in threads, and waits in this one, which gets the signals.
+/// Trains all runs in threads. This thread waits and receives the signals.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
   mallopt(M_ARENA_MAX, 1); // one thread works at a time
@@ -139,7 +139,7 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;
   std::mutex reporting;
-  std::latch ready(1); // start all or none
+  std::latch ready(1); // lets all runs start, or none
   Status started;
   const auto train = [&](size_t number) {
     ready.wait();

@@ -22,7 +22,7 @@
 namespace qlora {
 
 struct SweepRequest {
-  SessionRequest common; ///< of all runs, without the module
+  SessionRequest common; ///< settings of all runs, without the module
   /// Programs; each run takes the first that was compiled with its values.
   std::vector<std::string> modules;
   std::vector<SweepAxis> axes;

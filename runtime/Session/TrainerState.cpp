@@ -12,8 +12,8 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// Writes the fields that TrainerState has in every version with
-/// stateful_callbacks. It would refuse a file with an unknown field.
+/// Returns the fields that TrainerState has in every version with
+/// stateful_callbacks. transformers refuses a file with an unknown field.
 ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
   const Options &options = run.options;
   const auto metric = best.metric();
@@ -42,7 +42,7 @@ ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
 }
 
 std::string withHistory(ordered_json state, const std::string &lines) {
-  // Copied as text: a long run has a hundred thousand lines.
+  // Lines are copied as text, since a long run has a hundred thousand lines.
   std::string history, last;
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {

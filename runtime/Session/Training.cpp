@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The training loop. The host submits whole steps and reads the results of an
-// earlier one (Device::lead), so that an asynchronous device always has work.
-// Everything that decides about a step is known on the host before: labels are
+// The training loop. The host submits complete steps and reads the results of
+// earlier ones (Device::lead), so that an asynchronous device always has work.
+// Everything that the host needs to decide about a step, such as its number of
+// labels, is known before the step runs.
 // counted in the data.
 
 #include "runtime/Session/Training.h"
@@ -62,7 +63,7 @@ private:
     return result.stopSignal != 0 || result.hasStoppedEarly;
   }
   bool isLast(int64_t done) const { return done == total || hasStopped(); }
-  /// If a step may be undone, the next one must not be submitted yet.
+  /// Returns how many earlier steps may be in flight; 0 if they may be undone.
   size_t lead() const {
     return onNonFinite == "abort" ? static_cast<size_t>(run.device.lead()) : 0;
   }
@@ -78,7 +79,7 @@ private:
   std::deque<SubmittedStep> submitted; ///< not settled, oldest first
   int64_t nonFiniteInARow = 0;
   int64_t evaluatedStep = 0;
-  bool evaluationDue = false; ///< after the last step; a signal came first
+  bool evaluationDue = false; ///< a signal ended the last evaluation
   BestModel best;
   StepLog log;
   TrainingResult result;
@@ -86,7 +87,7 @@ private:
 
 } // namespace
 
-/// Returns all that later steps depend on, except the arenas.
+/// Returns everything that later steps depend on, except the arenas.
 nlohmann::ordered_json Trainer::state() const {
   return {{"step", result.steps},
           {"updates", submitter.updates},
@@ -261,15 +262,15 @@ Status Trainer::evaluateAfter(int64_t done) {
 }
 
 /// Switches between the weights that are trained and those that are used and
-/// saved, if the optimizer has both. Before the first update they are equal.
+/// saved, if the optimizer has both. They are equal until the first update.
 Status Trainer::switchTo(qlora_entry_kind kind) {
   return submitter.updates == 0
              ? Status::ok()
              : run.program.switchTo(kind, submitter.block(result.steps));
 }
 
-/// Evaluates, saves and ends or begins the profile, outside training time. No
-/// step is in flight.
+/// Evaluates, saves and begins or ends the profile. This does not count as
+/// training time. No step is in flight.
 Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
   if (run.profiler)
@@ -290,8 +291,8 @@ Status Trainer::pauseAfter(int64_t done) {
   return Status::ok();
 }
 
-/// Submits a step and settles earlier ones. Returns whether a pause follows;
-/// then no step is left in flight.
+/// Submits a step and reads the results of earlier ones. Returns whether a
+/// pause follows, for which no step is left in flight.
 StatusOr<bool> Trainer::advance(int64_t done) {
   const HostSlice slice(run.profiler, HostWork::kStep);
   QLORA_RETURN_IF_ERROR(submitStep(done - 1));

@@ -15,17 +15,17 @@
 namespace qlora {
 
 struct TrainingResult {
-  int64_t steps = 0; ///< with skipped steps and those of earlier runs
+  int64_t steps = 0; ///< includes skipped steps and steps of earlier runs
   double epoch = 0;
   StepTotals totals;
   int stopSignal = 0; ///< signal that ended training early, on any rank; or 0
   bool hasStoppedEarly = false; ///< --early-stopping-patience
-  bool justEvaluated = false;   ///< after the last step
+  bool justEvaluated = false;   ///< whether the last step was evaluated
   int64_t savedStep = 0; ///< step of this run's last checkpoint; 0: none
   double saveSeconds = 0; ///< time that training waited for checkpoints
   int64_t bestStep = 0;  ///< step of the best evaluation; 0: none
 
-  /// Returns whether the result is an adapter other than the last.
+  /// Returns whether the result is the best adapter instead of the last.
   bool takesBest(const Options &options) const {
     return options.boolean("load_best_model_at_end") && stopSignal == 0 &&
            bestStep > 0 && bestStep != steps;
@@ -40,8 +40,7 @@ struct TrainingTools {
 };
 
 /// Trains from the resumed step to Run::totalSteps. A step without labels is
-/// skipped with a warning; NonFinite.h handles a loss or norm that is not
-/// finite.
+/// skipped with a warning; NonFinite.h handles losses that are not finite.
 ///
 /// Signals (StopSignal.h): the current step is finished, but of its remaining
 /// micro-batches only the last is run. If that skips a micro-batch, the step

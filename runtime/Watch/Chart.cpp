@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Size of the chart, and the area of the lines in it.
+/// Size of the chart, and the bounds of the plotted area.
 static constexpr double kWidth = 360, kHeight = 200;
 static constexpr double kLeft = 52, kRight = 340, kTop = 10, kBottom = 166;
 static constexpr size_t kColumns = static_cast<size_t>(kRight - kLeft);
@@ -93,7 +93,7 @@ std::vector<ChartPoint> drawnPoints(const std::vector<ChartPoint> &points,
   return drawn;
 }
 
-/// Formats a value briefly enough for the axis, such as 1.5e-4 or 200k.
+/// Formats a value for the axis, in few characters, such as 1.5e-4 or 200k.
 static std::string tickText(double value) {
   const double size = std::abs(value);
   for (const auto &[unit, letter] :

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Line charts as inline SVG, for pages that need no network and no script: the
-// report of a run (ReportPage.h), and comparisons of runs over steps, tokens or
-// time.
+// Line charts as inline SVG, for pages without network and scripts: the report
+// of a run (ReportPage.h), and comparisons over steps, tokens or time.
 //
 //   chartSvg({"Loss", "step", {{"train", {{10, 2.1}, {20, 1.7}}}}})
 //     -> <figure><figcaption>Loss</figcaption><svg ...>...</svg></figure>

@@ -27,7 +27,7 @@ static ChartSeries series(const RunFolder &run, Over over, const char *key) {
   double seconds = 0, tokens = 0;
   for (const json &line : run.logged.steps) {
     const double seen = numberOf(line, "num_input_tokens_seen");
-    // Leave out a point whose time is not known, and continue with the next.
+    // Skip a point without a known time; later points are still drawn.
     const double taken = (seen - tokens) / numberOf(line, "tokens_per_second");
     seconds += std::isfinite(taken) ? taken : 0;
     tokens = std::isfinite(seen) ? seen : tokens;

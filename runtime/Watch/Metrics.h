@@ -58,9 +58,9 @@ public:
   ~Metrics();
 
   /// Starts a new metrics.jsonl in `folder`, which must exist, or appends to
-  /// the existing one. To be called when the run is known to be able to start,
-  /// so that a mistake does not delete the file of an earlier run. `history`:
-  /// first lines of a new file, from the run that is resumed.
+  /// the existing file. Call it when the run is known to start, so that a
+  /// mistake in the options does not delete the file of an earlier run.
+  /// `history`: first lines of a new file, copied from the run that is resumed.
   enum class Start { kNew, kAppend };
   Status open(const std::string &folder, Start start,
               const std::string &history = "");

@@ -134,7 +134,7 @@ static std::string rate(double amount, double seconds) {
   return fmt::format("{:.{}f}", giga, giga < 99.95 ? 1 : 0);
 }
 
-/// Returns the time that the rates would allow, relative to the actual time.
+/// Returns the minimum time at the device's rates, divided by the actual time.
 static std::string comparison(const ProfileRow &row, RatesOrigin origin) {
   if (row.boundSeconds <= 0 || origin == RatesOrigin::kTargetDefault)
     return "";

@@ -44,9 +44,9 @@ namespace qlora {
 // began. All ranks begin it together, so their times form one timeline.
 //===----------------------------------------------------------------------===//
 
-/// Work of the host thread of a rank. kStep contains the others. On a CPU the
-/// commands of the compute queue run inside kAccumulate and kUpdate; on a GPU
-/// these only enqueue them.
+/// Work of a rank's host thread. kStep contains all other work. On a CPU the
+/// commands of the compute queue run inside kAccumulate and kUpdate. On a GPU,
+/// kAccumulate and kUpdate only enqueue commands.
 enum class HostWork {
   kStep,
   kData, ///< reading examples and building a micro-batch
@@ -84,21 +84,21 @@ struct ProfileRow {
   double boundSeconds = 0; ///< 0: not known
 };
 
-/// Origin of the profile's rates. A run can be several times as fast as assumed
-/// rates.
+/// Origin of the profile's rates. A run can be several times faster than
+/// assumed rates predict.
 enum class RatesOrigin {
-  kTargetDefault, ///< the target's default: no comparison
-  kAssumed,       ///< for a known GPU, or from another machine
-  kMeasured       ///< by --calibrate on this machine, with as many threads
+  kTargetDefault, ///< the target's default: not comparable
+  kAssumed,       ///< rates of a known GPU, or from another machine
+  kMeasured       ///< from --calibrate on this machine, with as many threads
 };
 
 /// Returns the origin of `rates`, given the value of --device-profile.
 RatesOrigin originOf(const DeviceProfile &rates, std::string_view given);
 
-/// `share` is the fraction of the steps' wall time. On the compute queue all
-/// shares and `idle` (no command runs) add up to 100 %. Other queues and the
-/// host overlap with it. Commands of an evaluation between steps are not
-/// counted.
+/// Sums times per queue and kind. `share` is the fraction of the steps' wall
+/// time. On the compute queue all shares and `idle` (no command runs) add up to
+/// 100 %. Other queues and the host overlap with it. Commands of an evaluation
+/// between steps are not counted.
 class ProfileTable {
 public:
   /// Counts a command of a step, or a span of host work.
@@ -151,15 +151,15 @@ struct TraceSlice {
 
 class TraceFile {
 public:
-  /// Opens the trace. Keeps the file of an earlier run until commit(). Returns
-  /// an error with the reason if `path` cannot be written.
+  /// Opens a trace file. An earlier file at `path` stays until commit(). Fails
+  /// with the reason if `path` cannot be written.
   static StatusOr<std::unique_ptr<TraceFile>> open(const std::string &path);
   /// Name a process or a track by number, before or after its events.
   void nameProcess(int process, std::string_view name);
   void nameTrack(int process, int track, std::string_view name);
   void add(const TraceSlice &slice);
-  /// Completes the file and moves it to its path. Returns the first error of
-  /// all writes.
+  /// Completes the file and moves it to its path. Returns the first write
+  /// error.
   Status commit(const nlohmann::ordered_json &otherData);
 
 private:
@@ -178,7 +178,8 @@ private:
 // The recorder
 //===----------------------------------------------------------------------===//
 
-/// The options. `warmup` and `active` are as in torch.profiler.schedule.
+/// The options of a profile. `warmup` and `active` are as in
+/// torch.profiler.schedule.
 struct ProfileRequest {
   std::string path;   ///< trace file; empty: no profile
   int64_t warmup = 0; ///< steps before the profile
@@ -206,8 +207,8 @@ public:
   bool isEdge(int64_t done) const {
     return done == request.warmup || done == request.warmup + request.active;
   }
-  /// Call these on all ranks after the same steps, when no step is in flight
-  /// and `done` steps are complete. `isEnd`: no step follows.
+  /// Begin and end profiling, if due after `done` complete steps. All ranks
+  /// call them together, with no step in flight. `isEnd`: no step follows.
   Status startAfter(int64_t done);
   Status finishAfter(int64_t done, bool isEnd);
 

@@ -24,7 +24,7 @@ struct StepReport {
   double etaSeconds = 0;
 };
 
-/// Heading for stepLine(). Both fit into 80 columns up to a million steps.
+/// Heading of stepLine(). Both fit into 80 columns up to a million steps.
 std::string stepHeading(int64_t totalSteps);
 /// For example: 120/1000 1.44 1.2345 0.87 1.9e-4 812 40.3k 0:12:10
 std::string stepLine(const StepReport &report);

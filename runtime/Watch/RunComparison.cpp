@@ -166,7 +166,7 @@ static double peakOf(const LoggedLines &logged) {
   return peak;
 }
 
-/// Returns the fraction over the lines except the first, as for speed.
+/// Returns the fraction of exposed communication, without the first line.
 static double exposedShare(const std::vector<json> &lines) {
   double exposed = 0, seconds = 0;
   for (size_t i = 1; i < lines.size(); ++i) {

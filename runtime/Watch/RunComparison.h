@@ -5,7 +5,8 @@
 //
 // Differences are tested with the bootstrap (Efron 1979): the logged values are
 // resampled with replacement, 2,000 times from a fixed seed. The middle 95 % of
-// the results is the interval. If it contains "no difference", it is a tie.
+// the results is the interval. If the interval contains "no difference", the
+// runs are tied.
 //
 //   speed  tokens over seconds of the logged lines, except the first, which
 //          includes warm-up. Each run is resampled separately, in blocks of
@@ -31,7 +32,7 @@ struct Estimate {
   bool holds(double none) const { return low <= none && none <= high; }
 };
 
-/// A run compared with the first. Unknown values are NaN or nothing.
+/// A run compared with the first run. Unknown values are NaN or nothing.
 struct ComparedRun {
   std::string name;
   double ranks, steps, tokens, tokensPerSecond, planned, peak, loss,
@@ -56,7 +57,7 @@ std::optional<Estimate> meanDifference(const std::vector<double> &run,
                                        const std::vector<double> &first,
                                        bool arePaired);
 
-/// `runs` must not be empty.
+/// Compares each run with the first. `runs` must not be empty.
 std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs);
 
 /// A row of the table: its name, and a text for each run.
@@ -73,7 +74,7 @@ std::string comparisonTable(const std::vector<ComparedRun> &runs);
 std::string comparisonPage(const std::vector<RunFolder> &runs,
                            const std::vector<ComparedRun> &compared);
 
-/// Writes that page. Returns the table and the path of the page.
+/// Writes the page of comparisonPage(). Returns the table and the page's path.
 StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
                                       const std::string &page);
 

@@ -28,7 +28,7 @@ inline constexpr const char *kPlanFile = "plan.json";
 /// not JSON is left out and counted.
 struct LoggedLines {
   std::vector<nlohmann::json> steps, evaluations;
-  nlohmann::json totals = nlohmann::json::object(); ///< if the run has ended
+  nlohmann::json totals = nlohmann::json::object(); ///< empty before the end
   size_t unreadable = 0;
 
   explicit LoggedLines(std::string_view text);

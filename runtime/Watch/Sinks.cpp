@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// Returns the newest folder, for a resumed run. Folder names begin with a date
-/// that does not sort across months, so this compares modification times.
+/// Returns the most recently modified folder, for a resumed run. Folder names
+/// begin with a month's name, so they do not sort by time.
 static std::string newestFolder(const std::string &runs) {
   auto folders = listFolder(runs);
   std::error_code ignored;

@@ -13,8 +13,9 @@
 
 namespace qlora {
 
-/// Divergence: several losses in a row near ln V after a loss well below it. A
-/// model without training starts near ln V, which is not divergence.
+/// Limits for divergence, relative to ln V: several losses in a row above
+/// kNearlyGuessing, after a loss below kWellBelow. An untrained model starts
+/// near ln V, which is not divergence.
 static constexpr double kNearlyGuessing = 0.95, kWellBelow = 0.8;
 static constexpr int kInARow = 2;
 
@@ -98,13 +99,13 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
 }
 
 namespace {
-/// Values of a rank, sent to the others, so without pointers. NaN: unknown.
+/// Readings of a rank. Sent as bytes, so without pointers. NaN: unknown.
 struct RankReadings {
   double memoryBytes, utilization, watts, stepSeconds;
 };
 } // namespace
 
-/// Adds a list with a value per rank, null if unknown, unless no rank has one.
+/// Adds a list with a value per rank (null: unknown), if any rank has a value.
 static void addOfRanks(nlohmann::ordered_json &values, const char *name,
                        const std::vector<std::vector<RankReadings>> &ranks,
                        double RankReadings::*member) {
@@ -142,7 +143,7 @@ StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
   return values;
 }
 
-/// Warns of a straggler if all ranks have times. All ranks take this path.
+/// Warns of a straggler if all ranks have times. All ranks call it.
 Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
   const auto times = values.find("rank_step_time");
   if (!run.hasEqualRanks || times == values.end() ||
@@ -175,7 +176,7 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
   values[prefix + "logps/rejected"] = mean(QLORA_RESULT_REJECTED_LOGPS);
 }
 
-/// Adds means over chosen and over rejected answers, if there are any.
+/// Adds means over chosen and over rejected answers, if any exist.
 static void addAnswers(nlohmann::ordered_json &values,
                        const std::string &prefix, const LossSums &sums) {
   const auto of = [&](qlora_binding_kind kind) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Reports on training steps: a line every few steps, a bar in between, and a
-// warning if something is wrong although all values are finite. It only
-// observes. The trainer calls it on every rank, for each step whose results are
-// there. Only rank 0 writes, including the memory and GPU readings of the other
-// ranks.
+// Reports on training steps: a line every few steps, a progress bar in between,
+// and a warning if training diverges although all values are finite. It only
+// observes. The trainer calls it on every rank for each step with results. Only
+// rank 0 writes, including memory and GPU readings of the other ranks.
 
 #ifndef QLORA_RUNTIME_WATCH_STEPLOG_H
 #define QLORA_RUNTIME_WATCH_STEPLOG_H
@@ -34,7 +33,7 @@ public:
   /// `vocabSize` is V. `learningRate` is the option's value, for the advice.
   Divergence(double vocabSize, double learningRate);
 
-  /// Checks a logged step. Returns a warning or nothing.
+  /// Checks a logged step. Returns a warning, or an empty string.
   std::string check(const StepReport &report);
 
   /// Returns the state to store for a resumed run.
@@ -60,9 +59,8 @@ struct SettledStep {
   LossSums sums = {};
 };
 
-/// Adds the preference metrics and the routers' loss (before `routerFactor`)
-/// that TRL logs, under its names after `prefix`. Adds nothing if there are
-/// none.
+/// Adds the preference metrics under TRL's names after `prefix`, and the
+/// routers' loss (before `routerFactor`). Adds nothing if there are none.
 void addSums(nlohmann::ordered_json &values, const std::string &prefix,
              const LossSums &sums, double routerFactor);
 
@@ -74,14 +72,14 @@ struct StepTotals {
   bool hasDiverged = false; ///< a warning was given
 };
 
-/// Converts the window state of old checkpoints: before answers without pairs
-/// existed, it had fewer sums, as "pairs".
+/// Converts the window state of a checkpoint by an earlier version, which had
+/// fewer sums, as "pairs".
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
 /// The run to log; all of it must outlive the log.
 struct LoggedRun {
   Metrics *metrics;   ///< null on ranks other than 0
-  Profiler *profiler; ///< may be null
+  Profiler *profiler; ///< null: not profiled
   const Schedule &schedule;
   const RunMemory &memory;
   const Device &device;
@@ -90,8 +88,8 @@ struct LoggedRun {
   int64_t totalSteps;
   int64_t every; ///< logging_steps
   double routerFactor; ///< of the routers' loss; 0: no routers
-  bool hasEqualRanks; ///< all ranks have the same work
-  bool mayAssign;     ///< a rank can get less work
+  bool hasEqualRanks; ///< whether all ranks have the same work
+  bool mayAssign;     ///< whether a rank can get less work
 };
 
 /// Must be used on the session's thread.
@@ -104,7 +102,7 @@ public:
   Status add(const SettledStep &step, bool isEnd);
 
   /// Returns the state that later lines and totals depend on, except times. A
-  /// run resumed with it logs the same values as without the interruption.
+  /// resumed run with this state logs the same values as an uninterrupted run.
   nlohmann::ordered_json state() const;
   void restore(const nlohmann::ordered_json &state, int64_t stepsDone);
   /// Excludes a pause from training time.
@@ -140,14 +138,14 @@ private:
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< the last with an update, except step and learningRate
+  SettledStep last; ///< with an update, except step and learningRate
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;
   bool hasDiverged = false;
   int64_t firstStep = 0;    ///< steps done before this process began
   double secondsBefore = 0; ///< duration of those steps
-  double waitsBefore = 0; ///< until the last takeWaits()
+  double waitsBefore = 0; ///< waits at the last takeWaits()
   std::optional<Stragglers> stragglers; ///< if all ranks have the same work
   Clock::time_point start = Clock::now();
   Window window;

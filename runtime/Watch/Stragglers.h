@@ -15,8 +15,8 @@ namespace qlora {
 
 class Stragglers {
 public:
-  /// Limits: this many times the median, and this many seconds above it, which
-  /// exceeds thread start-up, in kInARow logged lines in a row.
+  /// Limits for a slow rank: kSlower times the median, and kLeastSeconds above
+  /// it (more than thread start-up takes), in kInARow logged lines in a row.
   static constexpr double kSlower = 1.2, kLeastSeconds = 0.01;
   static constexpr int kInARow = 3;
 
@@ -25,16 +25,16 @@ public:
   Stragglers(std::vector<std::string> hosts, int64_t every, bool mayAssign)
       : hosts(std::move(hosts)), every(every), mayAssign(mayAssign) {}
 
-  /// Checks a logged line, given each rank's own seconds per step. Returns a
-  /// warning about the slowest rank, once until another rank or none is slow;
-  /// else nothing.
+  /// Checks a logged line, given each rank's seconds per step without waits.
+  /// Returns a warning when a rank has exceeded the limits in kInARow lines;
+  /// else an empty string.
   std::string check(std::span<const double> seconds);
 
 private:
   const std::vector<std::string> hosts;
   const int64_t every;
   const bool mayAssign;
-  size_t slowest = 0; ///< in the last lines
+  size_t slowest = 0; ///< slowest rank in the last lines
   int inARow = 0;     ///< lines in which it was slow
 };
 

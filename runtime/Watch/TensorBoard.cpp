@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-/// The polynomial with its bits reversed.
+/// Castagnoli's polynomial with its bits reversed.
 static constexpr uint32_t kCastagnoli = 0x82f63b78u;
 
 static constexpr std::array<uint32_t, 256> crcTable() {

@@ -5,16 +5,16 @@
 //
 // A file is a sequence of records (TFRecord):
 //
-//   u64 bytes, u32 masked CRC-32C of these 8, the bytes, u32 masked CRC of them
+//   u64 bytes, u32 masked CRC-32C of that number, the bytes, u32 masked CRC
 //
-// The bytes of each are an Event of tensorflow/core/util/event.proto:
+// The bytes of each record are an Event of tensorflow/core/util/event.proto:
 //
 //   1 wall_time (double)   2 step (int64)   3 file_version (string)
 //   5 summary: repeated 1 { 1 tag (string), 2 simple_value (float) }
 //   7 session_log: { 1 status: START is 1 }
 //
-// A resumed run writes a file of its own. It begins with START at its first
-// step, so TensorBoard ignores later steps of earlier files in the folder.
+// A resumed run writes a new file, which begins with START at its first step.
+// TensorBoard then ignores later steps in earlier files of the folder.
 
 #ifndef QLORA_RUNTIME_WATCH_TENSORBOARD_H
 #define QLORA_RUNTIME_WATCH_TENSORBOARD_H
@@ -34,7 +34,7 @@ uint32_t maskedCrc32c(std::string_view bytes);
 
 class TensorBoard final : public MetricsSink {
 public:
-  /// Creates a file in `folder`, and the folder. It starts at `firstStep`.
+  /// Creates `folder` and a file in it. The file starts at `firstStep`.
   static StatusOr<std::unique_ptr<TensorBoard>> open(const std::string &folder,
                                                      int64_t firstStep);
 

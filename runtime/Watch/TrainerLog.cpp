@@ -18,7 +18,7 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// Returns the lines of an earlier run up to `step`, to be kept.
+/// Returns the lines of an earlier run up to `step`.
 static std::string linesUpTo(const std::string &path, int64_t step) {
   const auto text = readWholeFile(path);
   std::string kept;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // trainer_log.jsonl in the output folder, in the format of LLaMA-Factory's
-// LogCallback, for tools that plot it. It has a line per logged step and
+// LogCallback, for tools that plot it, with a line per logged step and
 // evaluation:
 //
 //   {"current_steps": 10, "total_steps": 250, "loss": 7.3, "lr": 0.002,
@@ -25,7 +25,7 @@ inline constexpr const char *kTrainerLogFile = "trainer_log.jsonl";
 
 class TrainerLog final : public MetricsSink {
 public:
-  /// Opens the file and keeps its lines up to `doneSteps`; none if it is 0.
+  /// Opens the file. Keeps the lines of an earlier file up to step `doneSteps`.
   static StatusOr<std::unique_ptr<TrainerLog>>
   open(const std::string &outputFolder, int64_t doneSteps, int64_t totalSteps);
 

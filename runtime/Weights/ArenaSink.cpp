@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Writes to the arenas of the host or of a device; chooses where to quantise.
+// Writes to arenas on the host or on a device, and quantises weights there.
 
 #include "runtime/Weights/ArenaSink.h"
 

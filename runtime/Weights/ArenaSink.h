@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Interfaces to fill an arena, wherever its memory is. Parameters are written
-// one range at a time: in place if the arena is memory of this process, else
-// through one buffer as large as the largest range. Elements that are converted
-// from the type of their file pass through one window for all parameters.
+// Interfaces to fill an arena, in this process or on a device. Parameters are
+// written one range at a time: in place if the arena is memory of this process,
+// else through one buffer as large as the largest range. Elements that are
+// converted from the type of their file pass through one buffer, the window.
 //
 //   const auto sink = openArena(device, module, QLORA_ARENA_FROZEN);
 //   std::span<uint8_t> range = sink->map(offset, bytes);
@@ -31,8 +31,8 @@ public:
   virtual ~ArenaSink() = default;
   /// Size of the whole arena.
   virtual uint64_t bytes() const = 0;
-  /// Returns memory for bytes [offset, offset + count) of the arena. Its
-  /// content is not that of the arena. Valid until the next call.
+  /// Returns memory for bytes [offset, offset + count) of the arena, with
+  /// undefined content. Valid until the next call.
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
   /// Writes the range of the last map() to the arena.
   virtual Status commit() = 0;
@@ -85,8 +85,8 @@ private:
   uint64_t mappedBytes = 0;
 };
 
-/// Opens the arena of a kind on the device that has loaded `module`. If the
-/// module has no such arena, the sink has 0 bytes.
+/// Opens the arena of a kind on the device that has loaded `module`. The sink
+/// has 0 bytes if the module has no such arena.
 std::unique_ptr<ArenaSink> openArena(Device &device, const LoadedModule &module,
                                      qlora_arena_kind kind);
 

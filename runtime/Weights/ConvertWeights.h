@@ -21,10 +21,10 @@ void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
 /// out := from[0, count), rounded to `dtype`.
 void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
                       uint8_t *out);
-/// Transposes a [rows, columns] matrix. Uses the OpenMP threads.
+/// Transposes a [rows, columns] matrix, with OpenMP threads.
 void turnWeights(qlora_dtype dtype, const uint8_t *from, int64_t rows,
                  int64_t columns, uint8_t *to);
-/// Converts any two types; copies if they are equal. Uses OpenMP threads.
+/// Converts between two types; copies if they are equal. Uses OpenMP threads.
 void convertWeights(qlora_dtype fromType, const uint8_t *from,
                     qlora_dtype toType, uint8_t *to, int64_t count);
 

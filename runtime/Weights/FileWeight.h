@@ -31,12 +31,12 @@ struct FileWeight {
                                    std::span<const int64_t> shape,
                                    qlora_dtype expected);
 
-  /// Reads elements from `first` on, with all threads of this process: a single
-  /// one cannot read at the speed of memory.
+  /// Reads elements from `first` on with all threads of this process: one
+  /// thread cannot read at the speed of memory.
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// The tensors of a parameter with `parts` (ABI/module.h), or its only one.
+/// The tensors of a parameter: its `parts` (ABI/module.h), or one tensor.
 struct StackedFileWeight {
   std::vector<FileWeight> parts;
   int64_t partElements; ///< elements of each tensor
@@ -49,7 +49,7 @@ struct StackedFileWeight {
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// Returns the names of the tensors in files: its own, or its `parts`.
+/// Returns the names of a parameter's tensors in files: one, or its `parts`.
 std::vector<const char *> fileNamesOf(const qlora_parameter &parameter);
 
 } // namespace qlora

@@ -29,7 +29,7 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
 }
 
 namespace {
-/// One call of fillFrozen().
+/// State of one call of fillFrozen().
 class FrozenFill {
 public:
   FrozenFill(const LoadedModule &module, const ParameterSources &sources,
@@ -53,7 +53,8 @@ private:
 };
 } // namespace
 
-/// Checks the cut before any tensor is made, so all ranks fail alike.
+/// Adds a parameter. Checks its shards before any tensor is loaded, so that all
+/// ranks fail in the same way.
 Status FrozenFill::add(const qlora_parameter &parameter) {
   total += arenaBytesOf(parameter);
   QLORA_RETURN_IF_ERROR(findWhole(module, sources, parameter).status());
@@ -78,7 +79,8 @@ Status FrozenFill::fillAlone(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Sorts by size, so that the ranks of a round take about the same time.
+/// Fills shards of complete tensors. Sorts these by size, so that the ranks of
+/// a round take about the same time.
 Status FrozenFill::fillTogether(Parameters &parameters, Collectives *holders) {
   if (parameters.empty())
     return Status::ok();

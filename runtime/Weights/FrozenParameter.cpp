@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Copies, converts, quantises or decodes one whole frozen weight.
+// Copies, converts, quantises or decodes one complete frozen weight.
 
 #include "runtime/Weights/FrozenParameter.h"
 
@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// Quantises a weight. A turned weight is read into memory as a whole, since
-/// its blocks run across the rows of the file.
+/// Quantises a weight. A weight that is transposed is first read completely,
+/// since its blocks cross the rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
                              const StoredLayout &layout, ArenaSink &arena,
@@ -54,8 +54,8 @@ static Status quantizeWeight(const StackedFileWeight &weight,
 }
 
 /// Copies the tensors of a weight with `parts` one after the other: codes,
-/// scales and zero points of whole blocks. The tables of the format are those
-/// of the first one.
+/// scales and zero points of complete blocks. The format's tables are copied
+/// from the first tensor.
 static Status copyStacked(const ModelFiles &model,
                           const qlora_parameter &parameter,
                           const StoredLayout &layout, uint8_t *out) {
@@ -94,7 +94,7 @@ static Status copyStacked(const ModelFiles &model,
   return Status::ok();
 }
 
-/// Fills a weight that its files hold quantised.
+/// Fills a weight that is quantised in its files.
 static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
                          const StoredLayout &layout, ArenaSink &arena) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Fills one whole frozen weight: copied, converted, quantised, or in the format
-// of its file.
+// Fills one frozen weight that is not a tp or ep shard: copied, converted,
+// quantised, or in the stored format of its file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Fills the bytes of the parameter at its offset; not for tp or ep shards.
+/// Fills the bytes of the parameter at its offset. Not for tp or ep shards.
 Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads ranges of files, or exchanges shards of whole tensors in rounds.
+// Reads ranges of files, or exchanges shards of complete tensors in rounds.
 
 #include "runtime/Weights/FrozenShards.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Shards are multiples of a cache line, and so are the ranges that are sent.
+/// Sent ranges are multiples of this, as shards are: a cache line.
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
@@ -40,7 +40,7 @@ static Status readPiece(const ParameterSources &sources,
   return arena.commit();
 }
 
-/// Reads a range of each of the `segments`, one after the other.
+/// Reads this rank's range of each of the `segments`, one after the other.
 static Status readSlice(const LoadedModule &module,
                         const ParameterSources &sources,
                         const qlora_parameter &parameter, ArenaSink &arena) {
@@ -52,7 +52,7 @@ static Status readSlice(const LoadedModule &module,
   const int64_t number = sources.slices->rank();
   const int64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
   qlora_parameter to = parameter;
-  int64_t segment = 0; // index of its first element
+  int64_t segment = 0; // index of the segment's first element
   for (const int64_t length : of.segments) {
     const int64_t count = length / of.slices * of.inner();
     const int64_t begin = segment + number * count;
@@ -74,8 +74,8 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 // Made by one rank for all
 //===----------------------------------------------------------------------===//
 
-/// False for an unquantised tp or ep shard of the first dimension: it is one
-/// range of elements in each of the `segments`.
+/// Returns false for an unquantised tp or ep shard of the first dimension,
+/// which is one range of elements in each of the `segments`.
 bool isCutFromWhole(const qlora_parameter &parameter) {
   if (!hasParts(parameter))
     return false;
@@ -87,7 +87,7 @@ bool isCutFromWhole(const qlora_parameter &parameter) {
 }
 
 namespace {
-/// The exchange of whole tensors for shards, from one rank's side.
+/// One rank's part of the exchange of shards.
 class PartExchange {
 public:
   PartExchange(const LoadedModule &module, const ParameterSources &sources,
@@ -111,7 +111,7 @@ private:
   ArenaSink &arena;
   const uint64_t ranks;
   WholeTensor whole;
-  std::vector<ShardView> cuts;         ///< of `whole`, for each rank
+  std::vector<ShardView> cuts;         ///< shards of `whole`, by rank
   std::vector<uint8_t> sent, received; ///< a range of every rank's shard
 };
 } // namespace
@@ -124,9 +124,9 @@ Status PartExchange::make(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Copies `count` bytes from `at` on of every shard to `sent`, one after the
-/// other. Bytes past the end of a shorter shard are ignored. Ranks of a TP
-/// group have the same number in their FSDP groups, so they need the same fsdp
+/// Copies `count` bytes from `at` on of every rank's shard to `sent`, in rank
+/// order. Bytes past the end of a shorter shard are ignored. The ranks of a TP
+/// group have the same index in their FSDP groups, so they need the same fsdp
 /// shard of their tp shards.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
@@ -141,7 +141,7 @@ void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
     cuts[rank].copy(at, std::span(sent).subspan(rank * count, there));
 }
 
-/// Stores the received ranges; shards may be shorter than the largest one.
+/// Stores the received ranges. A shard may be shorter than the largest shard.
 Status PartExchange::keep(Round round, uint64_t at, uint64_t count) {
   for (size_t i = 0; i < round.size(); ++i) {
     const qlora_parameter &parameter = *round[i];

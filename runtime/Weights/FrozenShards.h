@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: MIT
 
 // Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and tp or ep
-// shards (::slices) into arenas that have no space for a whole tensor. The
-// bytes are those of the whole tensor, cut (WholeTensor.h).
+// shards (::slices) into arenas that have no space for a complete tensor. The
+// bytes are ranges of the complete tensor's (WholeTensor.h).
 //
-// A shard that is copied or converted and is contiguous in the file is read by
-// its rank alone. A quantised tensor must be made as a whole, because a scale
-// of scales covers all of it. If each of N ranks did that, it would take N
-// times as long; so would reading all rows of a file for some columns. So ranks
-// process these tensors together, N per round. Rank r makes tensor r of the
-// round on the host, in memory of its own, and sends the other ranks their
-// shards, some MiB at a time:
+// A contiguous shard that is copied or converted is read by its own rank. A
+// quantised tensor must be quantised as a whole, because a scale of scales
+// covers all of it. If each of N ranks did that, it would take N times as long;
+// so would reading all rows of a file for some columns. So ranks process these
+// tensors together, N per round. Rank r loads tensor r of the round into host
+// memory, and sends the other ranks their shards, some MiB at a time:
 //
-//   rank 0 makes w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
-//   rank 1 makes w1   ->   w1[0] w1[1] w1[2]
-//   rank 2 makes w2   ->   w2[0] w2[1] w2[2]
+//   rank 0 loads w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
+//   rank 1 loads w1   ->   w1[0] w1[1] w1[2]
+//   rank 2 loads w2   ->   w2[0] w2[1] w2[2]
 //                           to     to    to
 //                         rank 0 rank 1 rank 2
 //
-// Besides its arena, a rank needs memory for one whole tensor at a time and for
-// buffers of kExchangedBytes.
+// In addition to its arena, a rank needs memory for one complete tensor at a
+// time and for buffers of kExchangedBytes.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENSHARDS_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENSHARDS_H
@@ -35,23 +34,22 @@
 
 namespace qlora {
 
-/// Bytes of all shards together that a rank sends or receives at a time.
+/// Maximum bytes, for all shards together, that a rank exchanges at a time.
 inline constexpr uint64_t kExchangedBytes = uint64_t{8} << 20;
 
 inline bool hasParts(const qlora_parameter &parameter) {
   return parameter.piece != 0 || parameter.slices != 0;
 }
 
-/// Returns whether a rank needs the whole tensor to get its shard.
+/// Returns whether a rank needs the complete tensor to get its shard.
 bool isCutFromWhole(const qlora_parameter &parameter);
 
 /// Reads this rank's shard of a parameter without isCutFromWhole().
 Status readPart(const LoadedModule &module, const ParameterSources &sources,
                 const qlora_parameter &parameter, ArenaSink &arena);
 
-/// Fills the shards of parameters that are cut from whole tensors. All ranks of
-/// `holders` must pass the parameters in the same order. Calls `filled` for
-/// each.
+/// Fills shards for which isCutFromWhole() is true. All ranks of `holders` must
+/// pass the parameters in the same order. Calls `filled` for each parameter.
 Status
 exchangeParts(const LoadedModule &module, const ParameterSources &sources,
               Collectives &holders,

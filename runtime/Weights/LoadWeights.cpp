@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// Returns the base of the sweep if it has the same bytes, else one of this
-/// run. `ofFactors`: the base is the weights minus factors, which the key does
-/// not contain, so it is neither kept nor shared.
+/// Returns the base of the sweep if it has the same bytes, else a base of this
+/// run. `ofFactors`: factors are subtracted from the weights. The key does not
+/// contain them, so such a base is neither cached nor shared.
 static StatusOr<std::shared_ptr<QuantizedBase>>
 openBase(const WeightRequest &request, const ModelFiles &model,
          bool ofFactors) {
@@ -47,7 +47,7 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(
       weights.base, openBase(request, model, weights.factors.isOfBase()));
-  // A mapped base is already resident, and it is an arena.
+  // A mapped base is already resident, but is an arena, so it does not count.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
   weights.processBytes =
@@ -55,8 +55,8 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   return Status::ok();
 }
 
-/// Fills all arenas. If it fails on one rank, that rank ends and its
-/// connections close, so the other ranks do not wait for it.
+/// Fills all arenas. If a rank fails here, it ends and its connections close,
+/// so that the other ranks do not wait for it.
 static Status fill(const LoadedModule &module, const ParameterSources &sources,
                    RankGroup &group, Device &device, QuantizedBase *base) {
   if (!base || !base->isFilled()) {
@@ -66,13 +66,13 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
                                      QLORA_ARENA_FROZEN, *frozen));
   }
   if (module.arena(QLORA_ARENA_HOST)) {
-    // The host arena is never shared, so every rank fills its own.
+    // Each rank has its own host arena, so every rank fills it.
     const auto host = openArena(device, module, QLORA_ARENA_HOST);
     QLORA_RETURN_IF_ERROR(
         fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
   }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  // From here on, a signal must not leave unfinished work behind.
+  // From here on, a signal ends the run in an orderly way.
   installStopSignals();
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
@@ -120,7 +120,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
                              weights.base.get()));
-  // Only the first rank writes the adapter.
+  // Only the first rank writes the adapter, which needs the factors.
   if (!weights.factors.isOfBase() || request.group.rank() != 0)
     weights.factors = {};
   weights.factors.turnB();

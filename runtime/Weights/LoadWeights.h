@@ -23,20 +23,20 @@
 
 namespace qlora {
 
-/// The base of all runs of a sweep, made by the first run that needs it.
+/// The base that all runs of a sweep share; the first run creates it.
 struct SharedBase {
   std::string key; ///< baseKey()
   std::shared_ptr<QuantizedBase> base;
 };
 
-/// The references must outlive the weights.
+/// Arguments of loadWeights(). The references must outlive the weights.
 struct WeightRequest {
   const LoadedModule &module;
   RankGroup &group;
   const QuantizedBaseCacheRequest &cache;
   std::string modelFolder;
   std::string adapterFolder; ///< may be empty
-  uint64_t seed = 0;         ///< for parameters that no file has
+  uint64_t seed = 0;         ///< seed of parameters that no file has
   ProgressListener progress = {}; ///< bytes of the base
   SharedBase *shared = nullptr; ///< null: this run has its own base
   FactorRequest factors = {};
@@ -48,11 +48,12 @@ struct WeightRequest {
 
 struct LoadedWeights {
   std::shared_ptr<QuantizedBase> base; ///< null if arenas are not host memory
-  /// Resident process bytes besides its arenas; 0 without host arenas.
+  /// Resident process bytes without arenas; 0 if arenas are not host memory.
   uint64_t processBytes = 0;
   /// Factors to write the adapter as a plain LoRA of the model, or empty.
   LoraInitFactors factors = {};
-  /// A tensor of the starting adapter whose name differs from ours.
+  /// A tensor of the starting adapter that does not have the name
+  /// trainedName().
   std::optional<RenamedTensor> renamed = {};
 };
 

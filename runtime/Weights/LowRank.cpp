@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// SVD and QR of whole and of thin matrices.
+// SVD and QR of complete and of thin matrices.
 
 #include "runtime/Weights/LowRank.h"
 
@@ -25,8 +25,7 @@ static std::vector<float> rowsOf(const Matrix &matrix) {
   return values;
 }
 
-/// Double, because close singular values amplify the rounding error of their
-/// vectors.
+/// Double, because close singular values amplify rounding errors of vectors.
 using Exact = Eigen::MatrixXd;
 using Svd = Eigen::BDCSVD<Exact>;
 
@@ -58,7 +57,7 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   Matrix q = orthonormal(matrix * first);
   for (int64_t i = 0; i < iterations; ++i)
     q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
-  // SVD of the thin matrix W' Q: its V is the U of Q' W.
+  // With the SVD of the thin W' Q, the matrix V is the U of Q' W.
   const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Factors of a matrix, computed with Eigen on the host: W is about scale * B A.
+// Factors of a matrix W, from Eigen on the host: W is about scale * B A.
 //
 // Singular vectors are unique up to their signs and the order of equal values,
 // so compare B A with other implementations. Signs do not affect training: if a
-// row of A and the column of B have the opposite sign, so have their gradients
+// row of A and the column of B have the opposite sign, so do their gradients
 // and AdamW's updates.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOWRANK_H
@@ -28,10 +28,10 @@ struct LowRank {
   std::vector<float> a, b;
 };
 
-/// Returns the largest singular values and vectors (at most as many as W has).
-/// A and B share the values as roots of s / scale: PiSSA's factors (Meng et
-/// al., 2024), or LoftQ's if scale is 1. Computes in double and needs ten times
-/// the memory of W.
+/// Returns factors from the largest singular values and vectors (at most as
+/// many as W has). A and B each have the square roots of s / scale: PiSSA's
+/// factors (Meng et al., 2024), or LoftQ's if scale is 1. Computes in double
+/// and needs ten times the memory of W.
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 
 /// Approximates largestFactors() by subspace iteration (Halko et al., 2011,

@@ -42,7 +42,7 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   return files;
 }
 
-/// Ignores a missing or damaged config.json, which frontend/ reports.
+/// Reads config.json. frontend/ reports a missing or damaged file.
 void ModelFiles::readQuantization() {
   std::ifstream stream(root + "/config.json", std::ios::binary);
   json config = json::parse(stream, nullptr, /*allow_exceptions=*/false);

@@ -45,13 +45,13 @@ public:
   /// Like find(), but returns an error that names the folder and its content.
   StatusOr<Entry> get(std::string_view name) const;
 
-  /// Returns `quantization_config` of the folder's config.json, as text, for
-  /// facts that the tensors do not show. Empty if there is none.
+  /// Returns `quantization_config` of the folder's config.json as text; empty
+  /// if there is none. It has properties that the tensors do not show.
   const std::string &quantization() const { return quantizationText; }
   /// Returns whether GPTQ zero points are stored minus 1: not in gptq_v2.
   bool zeroPointsAreLess() const;
 
-  /// Every file, with its base name as key.
+  /// Returns every file, with its base name as key.
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// splitmix64 as a counter-based generator, uniform and normal draws.
+// A counter-based generator from splitmix64, and uniform and normal draws.
 
 #include "runtime/Weights/ParameterInit.h"
 
@@ -33,7 +33,7 @@ static double initUniform(uint64_t stream, uint64_t index) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// Box-Muller transform; each element draws a pair of its own.
+/// Box-Muller transform; each element draws two uniform values.
 static double initNormal(uint64_t stream, uint64_t index) {
   const double u = 1.0 - initUniform(stream, 2 * index); // never 0
   const double angle =

@@ -22,7 +22,7 @@ inline std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
 inline bool isTransposed(const qlora_parameter &parameter) {
   return parameter.quantization == QLORA_QUANTIZATION_TURNED;
 }
-/// Returns the shape in the file.
+/// Returns the shape of the parameter's tensor in the file.
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
 /// Returns the layout of a quantised parameter.
@@ -42,7 +42,7 @@ struct ElementRange {
 };
 
 /// Reads elements `range` of a weight, window by window, to the offset of the
-/// parameter. Subtracts `factors`, if any, from the elements.
+/// parameter in the arena. Subtracts `factors` unless null.
 Status copyWeight(const StackedFileWeight &weight,
                   const qlora_parameter &parameter, ElementRange range,
                   ArenaSink &arena, const WeightFactors *factors = nullptr);

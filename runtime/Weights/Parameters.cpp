@@ -67,8 +67,8 @@ std::string trainedName(const LoadedModule &module,
 // Filling
 //===----------------------------------------------------------------------===//
 
-/// Returns the names that an adapter may use for a trainable parameter, ours
-/// first. RenamedTensor describes the others.
+/// Returns the names that an adapter may use for a trainable parameter:
+/// trainedName() first, then the names that RenamedTensor describes.
 static std::vector<std::string> adapterNames(const LoadedModule &module,
                                              const qlora_parameter &parameter) {
   constexpr std::string_view kInside = "base_model.model.model.language_model.";
@@ -90,8 +90,8 @@ findByNames(const SafetensorsFile &adapter,
   return nullptr;
 }
 
-/// Finds the parameter's tensor in the starting adapter. Null if it is a weight
-/// of the model and not in the adapter.
+/// Finds the parameter's tensor in the starting adapter. Returns null if the
+/// parameter is a weight of the model that the adapter lacks.
 static StatusOr<const SafetensorsTensor *>
 findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
@@ -122,7 +122,7 @@ std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
   return std::nullopt;
 }
 
-// Refuses an adapter tensor without a parameter, which would be lost silently.
+// Refuses an adapter tensor without a parameter: its values would be lost.
 Status checkAdapterTensors(const LoadedModule &module,
                            const SafetensorsFile &adapter) {
   Status missing;
@@ -145,8 +145,8 @@ Status checkAdapterTensors(const LoadedModule &module,
 }
 
 namespace {
-/// A rank's shard of a trainable parameter: elements of the tensor, and their
-/// byte offset in the arena.
+/// A rank's shard of a trainable parameter: a range of elements, and the byte
+/// offset of the range in the arena.
 struct OwnPart {
   ElementRange range;
   uint64_t offset;
@@ -162,8 +162,8 @@ struct OwnPart {
 };
 } // namespace
 
-/// Returns the whole parameter if it is not sharded. Else returns the elements
-/// in shard number `piece`, or none if that shard has only other tensors.
+/// Returns all elements of a parameter that is not sharded; else the elements
+/// in fsdp shard number `piece`, or none if the shard has only other tensors.
 static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
   if (parameter.piece == 0)
     return {{0, elementsOf(parameter)}, parameter.offset};
@@ -178,7 +178,7 @@ static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
           parameter.offset + (to > from ? from - start : 0)};
 }
 
-/// Reads the rows of sources.tokens from the weight that the parameter adapts.
+/// Reads the rows of sources.tokens from the embedding that is adapted.
 static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
                                              const ParameterSources &sources,
                                              const qlora_parameter &parameter) {
@@ -213,7 +213,7 @@ static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
   return rows;
 }
 
-/// Copies a shard; `values` is the whole tensor.
+/// Copies a shard to the arena; `values` has the complete tensor.
 static Status copyPart(std::span<const float> values, const OwnPart &part,
                        ArenaSink &arena) {
   std::ranges::copy(
@@ -222,7 +222,7 @@ static Status copyPart(std::span<const float> values, const OwnPart &part,
   return arena.commit();
 }
 
-/// Fills a parameter that is in neither an adapter nor a file.
+/// Fills a parameter from its init kind, since no file has it.
 static Status fillByInit(const LoadedModule &module,
                          const ParameterSources &sources,
                          const qlora_parameter &parameter, const OwnPart &part,

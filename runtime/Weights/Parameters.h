@@ -2,10 +2,10 @@
 
 // Fills the FROZEN and TRAINABLE arenas from the parameter table. Tensors are
 // read one after the other, window by window. Resident memory grows by the
-// arena, if it is on the host, and one window, not by the file. Data for an
-// arena elsewhere is sent in windows too. A tensor that its file has quantised
-// is sent as a whole; one that is quantised on load is quantised there
-// (QuantizeWeight.h). FrozenShards.h fills sharded bases.
+// arena, if it is on the host, and one window, not by the file. Data for a
+// device's arena is sent in windows too. A tensor that its file has quantised
+// is sent in one message; a tensor that is quantised on load is quantised on
+// the device (QuantizeWeight.h). FrozenShards.h fills sharded bases.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype, to
 // nearest even), quantised as bitsandbytes does, or taken as bitsandbytes
@@ -50,9 +50,9 @@ trainedParameters(const LoadedModule &module);
 std::string trainedName(const LoadedModule &module,
                         const qlora_parameter &parameter);
 
-/// A tensor of an adapter whose name is not trainedName(). It belongs to a text
-/// model inside a multimodal one, and is named as if the text model were alone
-/// or as in transformers before 4.52.
+/// A tensor of an adapter whose name is not trainedName(). The text model is
+/// inside a multimodal model, but the tensor is named as if the text model were
+/// alone, or as in transformers before 4.52.
 struct RenamedTensor {
   std::string inFile, ours;
 
@@ -61,7 +61,8 @@ struct RenamedTensor {
                       const std::string &model) const;
 };
 
-/// Returns the first such tensor of an adapter; fillTrainable() reads all.
+/// Returns an adapter's first renamed tensor. fillTrainable() reads all of
+/// them.
 std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
                                          const SafetensorsFile &adapter);
 
@@ -78,16 +79,16 @@ struct ParameterSources {
   /// no other tensor.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< for random inits; the same on all ranks
-  const LoraInitFactors *factors = nullptr; ///< null: none is needed
+  const LoraInitFactors *factors = nullptr; ///< null: none are needed
   std::vector<int64_t> tokens = {}; ///< token ids of QLORA_INIT_ROWS
   /// Reports the bytes that fillFrozen() has filled on this rank.
   ProgressListener progress = {};
-  /// The ranks that hold the base in fsdp shards; this rank's shard has its
-  /// rank number in this group. Null: this rank holds the whole base.
+  /// The ranks that hold the base in fsdp shards: shard r is on rank r of this
+  /// group. Null: this rank has the complete base.
   Collectives *shards = nullptr;
-  /// Like `shards`, for the shards of group TP or EP.
+  /// The ranks of group TP or EP; rank r has shard r. Null: no such shards.
   Collectives *slices = nullptr;
-  /// Number of this rank's fsdp shard of trainable parameters.
+  /// Index of this rank's fsdp shard of trainable parameters.
   uint32_t piece = 0;
 };
 
@@ -99,24 +100,23 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
 /// Fills the parameters of `share` in the FROZEN or HOST arena. All ranks that
 /// hold a sharded base together fill it together (FrozenShards.h), with a
 /// `share` of everything. Errors name the tensor: kDataLoss if the tensor
-/// cannot be cut into its tp or ep shards (Slices.h), kInvalidArgument if its
-/// shape or dtype is not what the module was compiled for, kNotFound if it is
-/// missing.
+/// cannot be cut into its tp or ep shards (Slices.h), kInvalidArgument if it
+/// has another shape or dtype than compiled, kNotFound if it is missing.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 
-/// Fills the TRAINABLE arena with what this rank holds of each parameter.
-/// Random values depend on the seed and the parameter's name only, so every
-/// rank gets the same bits, or its shard of them.
+/// Fills this rank's elements of each parameter in the TRAINABLE arena. Random
+/// values depend only on the seed and the parameter's name, so every rank gets
+/// the same bits, or its shard of them.
 Status fillTrainable(const LoadedModule &module,
                      const ParameterSources &sources, ArenaSink &arena);
 
-/// Fills STATE parameters that do not start at zero. Random values depend on
-/// seed and name only, and are the same on all ranks.
+/// Fills STATE parameters that do not start at zero. Random values depend only
+/// on seed and name, and are the same on all ranks.
 Status fillStates(const LoadedModule &module, uint64_t seed, Device &device);
 
-/// ROUNDED := TRAINABLE, if the module has ROUNDED. To be called whenever the
-/// host has written TRAINABLE.
+/// Rounds TRAINABLE into ROUNDED, if the module has that arena. Call it
+/// whenever the host has written TRAINABLE.
 Status fillRounded(const LoadedModule &module, Device &device);
 
 } // namespace qlora

@@ -130,7 +130,7 @@ private:
                           uint64_t bytes) const {
     return makeOperand(scratch.arena, offset, dtype, bytes);
   }
-  /// Returns bytes of the packed tensor, from an offset of its layout on.
+  /// Returns an operand for `bytes` bytes at `offset` of the packed tensor.
   qlora_operand inTensor(int64_t offset, qlora_dtype dtype,
                          int64_t bytes) const {
     const uint64_t base = staysPacked ? weight.offset : plan.packed;
@@ -138,7 +138,8 @@ private:
                        base + static_cast<uint64_t>(offset), dtype,
                        static_cast<uint64_t>(bytes));
   }
-  /// Returns scales before their second quantisation, from block `first` on.
+  /// Returns an operand for scales before their second quantisation, of `count`
+  /// blocks from block `first` on.
   qlora_operand scales(int64_t first, int64_t count) const {
     if (!layout.doubleQuant)
       return inTensor(layout.scales + 4 * first, QLORA_DTYPE_F32, 4 * count);
@@ -184,7 +185,7 @@ Status DeviceQuantizer::writeTables() {
       nf4DynamicMap().data());
 }
 
-/// Quantises windows of whole blocks, so windows share no byte and no scale.
+/// Quantises windows of complete blocks, which share no byte or scale.
 Status DeviceQuantizer::quantizeElements() {
   const int64_t size = weightBytes(weight.fileType);
   const auto room = static_cast<int64_t>(

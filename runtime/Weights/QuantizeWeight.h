@@ -3,8 +3,8 @@
 // Quantises a weight of a file into an arena; a "resident" weight is decoded
 // again. ArenaSink::quantize selects one of two ways by the arena's memory:
 //
-//   quantizeOnHost     on the threads of this process; a tensor that does not
-//                      stay packed is packed as a whole on the host first
+//   quantizeOnHost     on the threads of this process; if the arena's tensor is
+//                      decoded, it is quantised completely on the host first
 //   quantizeOnDevice   sends the elements as in the file; the device does the
 //                      rest (ops quantize, quantize_scales and decode)
 //
@@ -37,9 +37,9 @@ struct UnquantizedWeight {
   /// Reads elements from `first` on, in the type of the file.
   std::function<Status(int64_t first, std::span<uint8_t> out)> read;
   StoredLayout layout;
-  int64_t columns; ///< of the matrix
-  qlora_dtype type; ///< in the arena: the layout's, or f32, bf16, f16
-  uint64_t offset; ///< in the arena
+  int64_t columns; ///< columns of the matrix
+  qlora_dtype type; ///< type in the arena: the layout's, or f32, bf16, f16
+  uint64_t offset; ///< byte offset in the arena
 };
 
 /// A range at the start of an arena.
@@ -51,13 +51,14 @@ struct ScratchMemory {
 /// Returns the largest arena that keeps no data between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
-/// Returns the least scratch for a weight on a device: windows of one block.
+/// Returns the minimum scratch bytes on a device: windows of one block.
 uint64_t leastScratch(const UnquantizedWeight &weight);
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
-/// Requires leastScratch() bytes of `scratch`, and zeros in the arena, as
-/// Device::load leaves them. `sink` lends its window.
+/// Quantises a weight on the device. Requires leastScratch() bytes of
+/// `scratch`, and zeros in the arena, as Device::load leaves them. Uses the
+/// window of `sink`.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Maps, fills and keeps a base.
+// Maps a cached base, or has it filled and caches it.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Returns an empty string if the user has no cache folder.
+/// Returns the cache folder, or an empty string if the user has none.
 static std::string folderOf(const QuantizedBaseCacheRequest &request) {
   if (request.place != QuantizedBaseCacheRequest::kUserCache)
     return request.place;
@@ -64,15 +64,15 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
 }
 
 namespace {
-/// The state of a rank's shard, sent to the other ranks.
+/// A rank's machine, and whether it found its cached shard. Sent to all ranks.
 struct PieceState {
   int32_t machine, hasFile;
 };
 } // namespace
 
-/// Returns whether this rank stores its shard in the cache of its machine.
-/// Other ranks of its stage, which has `ofStage` ranks, may have the same shard
-/// there.
+/// Returns whether rank `rank` stores its shard in the cache of its machine: no
+/// lower rank of the same stage (of `ofStage` ranks) stores the same shard
+/// there, and it is not cached yet.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
                         uint32_t holders, size_t ofStage) {
   const PieceState &own = states[rank];
@@ -100,7 +100,7 @@ gatherStates(RankGroup &group, uint32_t holders, bool hasFile) {
 }
 
 /// Returns whether all ranks that hold the base together have found their
-/// shards. A rank that has found its shard does not write it again.
+/// shards in the cache. A shard that was found is not written again.
 StatusOr<bool> QuantizedBase::agreeOnPieces(RankGroup &group, uint32_t holders,
                                             bool hasFile) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<PieceState> states,

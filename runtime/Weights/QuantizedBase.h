@@ -7,10 +7,9 @@
 // it is a remark, and the run continues without it.
 //
 // Each pipeline stage has a base and a cache file of its own. Ranks that hold
-// fsdp, tp or ep shards of a base have different bytes, so each has memory and
-// a file of its own, which it looks for and stores. They fill their shards
-// together (FrozenShards.h), so files are mapped only if all ranks that hold a
-// base together have theirs.
+// fsdp, tp or ep shards of a base have different bytes, so each has its own
+// memory and cache file. They fill their shards together (FrozenShards.h), so
+// files are mapped only if every holder of the base finds its file.
 //
 //   QLORA_ASSIGN_OR_RETURN(
 //       base, QuantizedBase::open(module, model, group, request));
@@ -37,42 +36,41 @@
 
 namespace qlora {
 
-/// Returns whether at least one frozen weight is quantised on load. It would
-/// save nothing to keep a base that is only copied.
+/// Returns whether at least one frozen weight is quantised on load. Caching a
+/// base that is only copied would save nothing.
 bool quantizesBase(const LoadedModule &module);
 
-/// Returns the number of ranks that hold a base together, in fsdp, tp or ep
-/// shards. Their rank numbers are consecutive. 1: each rank has the whole base.
+/// Returns the number of consecutive ranks that together hold a base in fsdp,
+/// tp or ep shards. 1: each rank has the complete base.
 uint32_t holdersOf(const LoadedModule &module);
 
-/// Returns the name under which a quantised base is kept. It is a hash of all
-/// that determines the bytes of the FROZEN arena, so a cached base is either
-/// right or missing.
+/// Returns the name of a quantised base in the cache: a hash of everything that
+/// determines the FROZEN arena. So a cached base is either right or missing.
 ///
 ///   output   the arena's size; for each weight in it the name, shape, dtype in
 ///            the file and in the arena, quantisation, block, double
 ///            quantisation and offset; our quantiser's output for a sample; a
 ///            version of ours, raised if loading changes bytes in another way;
-///            for a sharded base the sizes and number of the shards, how they
-///            are cut, and the number of this one
+///            for a sharded base the sizes and number of the shards, the
+///            dimensions that they divide, and the index of this shard
 ///   input    for each file of the model folder its name, identity
 ///            (FileDescriptor.h) and tensors; the file of each tensor
 ///
-/// To hash the weights would cost the read that the cache saves, so a file is
+/// Hashing the weights would need the read that the cache saves, so a file is
 /// identified by these attributes. A changed file has another identity, even if
 /// its time was restored. So has a copy, which is read and quantised again.
 /// Links are followed: two snapshots of the Hugging Face cache that share a
-/// blob share a base. Target, other ranks and threads change no byte and are
-/// not in the key. `piece`: this rank's number among the holders of the base.
+/// blob share a base. Target, other ranks and threads do not affect the bytes
+/// or the key. `piece`: this rank's index among the holders of the base.
 StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
 /// Returns kUnavailable, with the reason, if a model file was written too
-/// recently for its identity to be reliable (FileDescriptor.h). To be called
-/// before the weights are read.
+/// recently for its identity to be reliable (FileDescriptor.h). Call it before
+/// the weights are read.
 Status checkSettled(const ModelFiles &model);
 
-/// Returns kUnavailable if a file has changed since it was opened. To be called
+/// Returns kUnavailable if a file has changed since it was opened. Call it
 /// after the weights were read.
 Status checkUnchanged(const ModelFiles &model);
 
@@ -95,14 +93,14 @@ public:
 
   FrozenArena &memory() { return arena; }
   const FillShare &share() const { return part; }
-  /// Returns true if a file is mapped or after seal().
+  /// Returns whether a file is mapped, or seal() was called.
   bool isFilled() const { return arena.isFilled() || isSealed; }
-  /// Path of the mapped file. Empty if this run made the base; if the base is
-  /// whole, also on all ranks except the first of a machine.
+  /// Path of the mapped file. Empty if this run quantised the base. If the base
+  /// is not sharded, also empty on all ranks except the first of a machine.
   const std::string &mappedFile() const { return mapped; }
 
-  /// Write-protects the base after all ranks have filled their share(), and
-  /// starts to write a base that was made here to the cache.
+  /// Write-protects the base after all ranks have filled their share(). Starts
+  /// to write a base to the cache if this run quantised it.
   Status seal(const ModelFiles &model);
   /// Completes the file at the end of a successful run. A failure is a remark.
   void finish();

@@ -109,7 +109,7 @@ static Status verify(const FileDescriptor &file, std::string_view key,
                          readChecksums(file, key, arenaBytes));
   const auto chunks = static_cast<int64_t>(checksums.size());
   std::atomic<int64_t> damaged = -1;
-  // Reads instead of mapping, so a failing disk is an error, not a signal.
+  // A failing disk gives an error when read, but a signal when mapped.
   parallelRanges(chunks, 1, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> buffer(std::min(kBaseChunk, arenaBytes));
     for (int64_t chunk = begin; chunk < end; ++chunk) {
@@ -214,7 +214,7 @@ StatusOr<FileDescriptor> QuantizedBaseCache::open(const std::string &key,
   Status sound = verify(file, key, arenaBytes);
   if (!sound.isOk())
     return sound.withContext(fmt::format("'{}'", path));
-  // An error does not matter: a read-only folder is not cleaned up either.
+  // An error is ignored: a read-only folder is not cleaned up either.
   (void)futimens(file.get(), nullptr);
   return file;
 }

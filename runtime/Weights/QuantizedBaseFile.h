@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Quantised bases that are kept between runs: a folder of files KEY.base
-// (QuantizedBase.h defines the key), whose pages all runs and ranks of a
-// machine share. Any file may be deleted at any time; a run that has mapped one
-// keeps it until it ends.
+// The cache of quantised bases: a folder of files KEY.base (QuantizedBase.h
+// defines the key), whose pages all runs and ranks of a machine share. Any file
+// may be deleted at any time; runs that have mapped it can still use it.
 //
 // A file is the FROZEN arena as in memory, so that it is used in place,
 // followed by a trailer that shows whether it is complete.
@@ -17,7 +16,7 @@
 // the byte order of the machine; a file of another byte order fails the check
 // of its version.
 //
-// The checksum is XXH3, as fast as memory. It finds damage, not malice.
+// The checksum is XXH3, as fast as memory. It detects damage, not tampering.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASEFILE_H
 #define QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASEFILE_H
@@ -88,10 +87,10 @@ private:
   std::thread thread;
 };
 
-/// The folder of bases. Each file is read as a whole and its checksums are
-/// compared before use; a damaged base is made again. The first step would need
-/// that read anyway. Before a base is added, the least recently used ones are
-/// removed (UserFiles.h has the rule).
+/// The folder of bases. Each file is read completely and its checksums are
+/// compared before use, which also loads its pages for the first step. A
+/// damaged base is quantised again. Before a base is added, the least recently
+/// used bases are removed (keepRecentFiles in UserFiles.h).
 class QuantizedBaseCache {
 public:
   /// `limit`: bytes of all files together, except those used in the last hour.
@@ -103,7 +102,7 @@ public:
   }
 
   /// Opens the file of a base for FrozenArena::filled() and marks it as used.
-  /// Returns a closed descriptor if there is none, kDataLoss if it is damaged.
+  /// Returns a closed descriptor without a file, kDataLoss if it is damaged.
   StatusOr<FileDescriptor> open(const std::string &key,
                                 uint64_t arenaBytes) const;
 

@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// To be raised if the same weight of the same file gets other bytes and
-/// quantizedSample() does not change.
+/// Raise this version if the same weight of the same file gets other bytes
+/// although quantizedSample() does not change.
 constexpr const char *kBaseVersion = "qlora base 1";
 
 static bool isInFrozenArena(const LoadedModule &module,
@@ -34,8 +34,8 @@ bool quantizesBase(const LoadedModule &module) {
       });
 }
 
-/// Returns values of many magnitudes in every quantised format. They change
-/// with the quantiser, so the version need not be raised for that.
+/// Returns values of many magnitudes in every quantised format. The result
+/// changes with the quantiser, so kBaseVersion need not be raised for that.
 static std::string quantizedSample() {
   // Two runs of scales and a partial last block.
   constexpr int64_t kElements = 64 * 300 + 7;
@@ -79,8 +79,8 @@ static std::string sliceText(const LoadedModule &module,
                      formatShape(segments));
 }
 
-/// Adds the shard to the hash. A whole base adds nothing, so that its key is
-/// the same as before shards existed.
+/// Adds the shard to the hash. A base that is not sharded adds nothing, so its
+/// key stays the same as in earlier versions.
 static void addPiece(const LoadedModule &module, uint32_t piece,
                      ContentHash &hash) {
   const uint32_t holders = holdersOf(module);

@@ -108,7 +108,7 @@ Status SafetensorsFile::read(const SafetensorsTensor &tensor,
       .withContext(fmt::format("'{}': tensor '{}'", path(), tensor.name));
 }
 
-/// Returns the tensors as in the file, with their offsets.
+/// Returns the tensors with their offsets in the file.
 static std::vector<SafetensorsTensor>
 layOut(const std::vector<SafetensorsItem> &items) {
   std::vector<SafetensorsTensor> tensors;
@@ -128,8 +128,8 @@ void sortAsInFile(std::vector<SafetensorsItem> &items) {
   });
 }
 
-/// Returns the length of the header and the header. Sorts `items` as they
-/// follow in the file. Checks that our reader accepts the header.
+/// Returns the length of the header and the header. Sorts `items` in file
+/// order. Checks that our reader accepts the header.
 static StatusOr<std::string>
 startOfFile(std::vector<SafetensorsItem> &items,
             const std::map<std::string, std::string> &metadata) {
@@ -184,7 +184,7 @@ public:
 private:
   static constexpr size_t kTogether = size_t{1} << 18;
 
-  /// Returns space for 1 to `bytes` more bytes in `waiting`.
+  /// Appends 1 to `bytes` bytes to `waiting` and returns them for writing.
   StatusOr<std::span<uint8_t>> room(uint64_t bytes) {
     if (waiting.size() >= kTogether)
       QLORA_RETURN_IF_ERROR(flush());
@@ -254,7 +254,7 @@ Status writeSafetensors(const std::string &path,
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   sortAsInFile(items);
   auto item = items.begin();
-  size_t given = 0; // bytes already given of that item
+  size_t given = 0; // bytes of `item` already given
   const NextBytes next = [&](std::span<uint8_t> out) {
     while (!out.empty()) {
       for (; given == item->bytes.size(); ++item)

@@ -92,12 +92,13 @@ struct SafetensorsHeader {
 /// as it lives. Immutable after open(), so any thread may read it.
 class SafetensorsFile {
 public:
-  /// kNotFound if there is no such file, kDataLoss if it is not a valid
-  /// safetensors file. The message names the file, the tensor and the value.
+  /// Opens a file and checks its header. kNotFound if there is no such file,
+  /// kDataLoss if it is not a valid safetensors file. The message names the
+  /// file, the tensor and the value.
   static StatusOr<SafetensorsFile> open(const std::string &path);
 
   const std::string &path() const { return filePath; }
-  /// The identity of the file when it was opened.
+  /// Returns the identity that the file had when it was opened.
   const FileIdentity &identity() const { return fileIdentity; }
   /// The tensors in file order, that is, by offset.
   const std::vector<SafetensorsTensor> &tensors() const {
@@ -133,12 +134,13 @@ private:
 /// Converts `count` f32 values to another type.
 using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
-/// A tensor to write. Its bytes in the file have type `dtype`; with `round`,
-/// the given bytes are f32 and are rounded to it. If `beside` is not empty,
-/// both are split into `parts`, and each range of `bytes` is followed by one of
-/// `beside`. One part concatenates rows; as many parts as rows concatenate
-/// columns. Both must live until the file is written. If NextBytes gives the
-/// data, only the size of `bytes` matters.
+/// A tensor to write. `dtype` is its type in the file. With `round`, the given
+/// bytes are f32 values, which are rounded to `dtype`. If `beside` is not
+/// empty, `bytes` and `beside` are each split into `parts` ranges, and each
+/// range of `bytes` is followed by one of `beside`. One part concatenates rows;
+/// as many parts as rows concatenate columns. Both spans must be valid until
+/// the file is written. If NextBytes gives the data, only the size of `bytes`
+/// counts.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
@@ -158,8 +160,8 @@ struct SafetensorsItem {
 /// (widest alignment first), then by name.
 void sortAsInFile(std::vector<SafetensorsItem> &tensors);
 
-/// Fills `out` with the next given bytes of all tensors, in file order. Called
-/// until it has given all bytes or returns an error.
+/// Fills `out` with the next bytes of the tensors, which are given in file
+/// order. Called until all bytes are given, or it returns an error.
 using NextBytes = std::function<Status(std::span<uint8_t> out)>;
 
 /// Writes a file with the same bytes as the reference implementation: tensors

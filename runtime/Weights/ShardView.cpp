@@ -18,7 +18,7 @@ void ShardView::addRows(uint64_t at, const uint8_t *whole, uint64_t step,
 }
 
 void ShardView::Section::copy(uint64_t at, std::span<uint8_t> out) const {
-  uint64_t number = at / row, within = at % row; // row, then run
+  uint64_t number = at / row, within = at % row; // row, byte in it
   size_t next = 0;
   for (; within >= runs[next].bytes; ++next)
     within -= runs[next].bytes;

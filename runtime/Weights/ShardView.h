@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Describes the bytes of a whole tensor that one rank gets: a contiguous fsdp
-// shard, or the gathered ranges of a tp or ep shard. Any range can be copied
-// out, so the shard is sent in windows and is never copied as a whole.
+// Describes the bytes of a complete tensor that one rank gets: a contiguous
+// fsdp shard, or the gathered ranges of a tp or ep shard. Any range of the
+// shard can be copied, so it is sent in windows and never exists as a whole.
 //
-// A cut is a list of sections with zeros between them. A section has rows, each
-// of the same runs of a row of the whole:
+// A shard is a list of sections with zeros between them. A section has rows,
+// and each row has the same runs (byte ranges) of a row of the complete tensor:
 //
 //   whole  row 0  ..AAA...BB.      section  AAABB
 //          row 1  ..CCC...DD.               CCCDD
@@ -32,23 +32,23 @@ public:
   ShardView(ShardView &&) = default;
   ShardView &operator=(ShardView &&) = default;
 
-  /// Adds a section at byte `at` of the cut: `count` rows, `step` bytes apart,
-  /// that start at `whole`, which must outlive the cut. Does nothing if the
-  /// runs are empty.
+  /// Adds a section at byte `at` of the shard: `count` rows that start at
+  /// `whole`, `step` bytes apart. `whole` must outlive this object. Does
+  /// nothing if `runs` is empty.
   void addRows(uint64_t at, const uint8_t *whole, uint64_t step, uint64_t count,
                std::vector<ShardRange> runs);
-  /// Adds a section of bytes that the cut owns, at byte `at`.
+  /// Adds a section at byte `at` whose bytes this object owns.
   void addOwn(uint64_t at, std::vector<uint8_t> bytes) {
     own = std::move(bytes);
     addRows(at, own.data(), 0, 1, {{0, own.size()}});
   }
 
-  /// Copies bytes from `at` on to `out`, which must be zero.
+  /// Copies bytes of the shard from `at` on to `out`, which must be zero.
   void copy(uint64_t at, std::span<uint8_t> out) const;
 
 private:
   struct Section {
-    uint64_t begin, bytes, row; ///< bytes in the cut; `row`: bytes per row
+    uint64_t begin, bytes, row; ///< bytes in the shard; `row`: bytes of a row
     const uint8_t *whole;
     uint64_t step;
     std::vector<ShardRange> runs;

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT
 
 // Defines the tp and ep shards of a weight (qlora_parameter::slices in
-// ABI/module.h), and which tensors can be cut so. The compiler guarantees it,
-// and the runtime checks it before it fills one. Both include this file, so it
-// includes nothing large.
+// ABI/module.h), and which tensors can be sharded so. The compiler guarantees
+// that, and the runtime checks it before it fills a shard. Both include this
+// file, so it includes nothing large.
 //
-// A tensor is quantised as a whole and then cut, so that tensor-parallel ranks
-// multiply with the same bits as a single rank. In memory its elements are
-// flat, in consecutive blocks (Kernels/Math/Stored.h). A shard is flat too, in
-// blocks of its own. So every run that stays together must be whole blocks:
+// A tensor is quantised as a whole and then sharded, so that tensor-parallel
+// ranks multiply with the same bits as a single rank. In memory its elements
+// are flat, in consecutive blocks (Kernels/Math/Stored.h). A shard is flat too.
+// So every run of elements in a shard must be complete blocks:
 //
 //   whole [2, 8], blocks of 2     aabbccdd     dimension 1 in 2 shards, with
 //                                 eeffgghh     `segments` 4 and 4
 //
-//   shard 0 aacc shard 1 bbdd     its blocks are those of the whole, and so are
-//           eegg         ffhh     their scales and zero points
+//   shard 0 aacc shard 1 bbdd     a shard has complete blocks of the tensor,
+//           eegg         ffhh     with their scales and zero points
 //
-// Three things differ from the whole:
+// A shard differs from the complete tensor in three ways:
 //
-// * A format that takes rows may have one scale per row of the whole. If rows
-//   are cut, every shard has that scale for its rows, which are shorter blocks
+// * A format that takes rows may have one scale per row. If rows are split,
+//   every shard has that scale for its rows, which are shorter blocks
 //   (blockOfSlice).
-// * Scales that are codes share a factor in runs of 256 blocks, which the cut
+// * Scales that are codes share a factor in runs of 256 blocks, which sharding
 //   splits. So a shard has decoded scales, unless the factor is always 1, as in
 //   MXFP4 (doubleQuantOfSlice).
-// * Unquantised weights and "resident" ones can be cut anywhere.
+// * Unquantised weights and "resident" ones can be split anywhere.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SLICES_H
 #define QLORA_RUNTIME_WEIGHTS_SLICES_H
@@ -36,14 +36,14 @@
 
 namespace qlora {
 
-/// One dimension of a whole tensor, sharded over ranks.
+/// One dimension of a complete tensor, sharded over ranks.
 struct SlicedDimension {
-  std::span<const int64_t> shape; ///< of the whole
+  std::span<const int64_t> shape; ///< shape of the complete tensor
   uint32_t dimension;
-  std::span<const int64_t> segments; ///< its ranges; each is cut for all ranks
+  std::span<const int64_t> segments; ///< ranges, each over all ranks
   int64_t slices;
 
-  /// Returns the number of rows that are cut: all earlier dimensions.
+  /// Returns the number of rows: the product of all earlier dimensions.
   int64_t outer() const {
     int64_t count = 1;
     for (uint32_t i = 0; i < dimension; ++i)
@@ -80,7 +80,7 @@ struct SlicedFormat {
   bool doubleQuant = false;
 };
 
-/// Returns whether one scale of the whole is in several shards.
+/// Returns whether a scale of the complete tensor is in several shards.
 constexpr bool dividesRowScales(const SlicedFormat &format,
                                 const SlicedDimension &of) {
   const StoredFormat *stored = storedFormat(format.dtype);
@@ -105,8 +105,8 @@ constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   return stored->codedScales == CodedScales::kAlways ? 1 : 2;
 }
 
-/// Returns whether the shards of a tensor are tensors of the format in the
-/// arena, which is qlora_parameter::dtype for a "resident" weight.
+/// Returns whether the shards of a tensor can be stored in the arena's format,
+/// which is qlora_parameter::dtype for a "resident" weight.
 inline bool canSlice(const SlicedFormat &format, const SlicedDimension &of) {
   if (!of.isComplete())
     return false;

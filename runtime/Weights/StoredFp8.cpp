@@ -43,7 +43,8 @@ static int64_t dividedUp(int64_t count, int64_t each) {
   return (count + each - 1) / each;
 }
 
-/// Returns nothing if scales of such a matrix cannot have this shape.
+/// Returns the tile that shares a scale, from the shape of the scales; nothing
+/// if a matrix of this size cannot have these scales.
 static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
                                   int64_t rows, int64_t columns) {
   const int64_t count = std::accumulate(scales.begin(), scales.end(),
@@ -57,7 +58,7 @@ static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
   return std::nullopt;
 }
 
-/// Writes a scale for each block of each row: that of the block's tile.
+/// Writes a scale for each block of each row: the scale of the block's tile.
 static void spread(LoadScale load, const uint8_t *scales, Tile tile,
                    int64_t rows, int64_t columns, int64_t block, float *out) {
   const int64_t tilesOfRow = dividedUp(columns, tile.columns);
@@ -89,7 +90,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
                    entry.file->path(), name, formatShape(scales), weight,
                    formatShape(shape), rows, dividedUp(rows, kTile),
                    dividedUp(columns, kTile), kTile);
-  // The last tile may be narrower, so use blocks that divide it too.
+  // Blocks must also divide the last tile, which may be narrower.
   const int64_t block = tile->columns == columns
                             ? columns
                             : std::gcd(columns, tile->columns);
@@ -108,7 +109,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
   };
   result.parts = {{weight, SafetensorsDtype::kF8E4M3, shape, layout.packed, {}},
                   {name, entry.tensor->dtype, scales, -1, place}};
-  // Scales for rounding activations, which qlora does not round.
+  // Scales for activations are read but not used: qlora does not round them.
   for (const char *unread : {".input_scale", ".activation_scale"})
     if (const ModelFiles::Entry found = model.find(module + unread);
         found.tensor)

@@ -9,8 +9,8 @@
 //         each input, which must be index / group size
 //   AWQ   qweight [in, out / 8], qzeros [groups, out / 8], packed along `out`,
 //         in the order 0, 2, 4, 6, 1, 3, 5, 7
-//
 // A weight is (code - zero point) * scale. Scales have at most 11 significant
+// bits, so the product is exact in f32. Kernels that compute in f16 round it.
 // bits, so it is exact in f32, where f16 kernels round.
 
 #include "runtime/Weights/StoredReaders.h"
@@ -28,7 +28,7 @@ struct CodeGrid {
   const uint8_t *words;
   int64_t columns;
   int bits;
-  bool alongRows;        ///< codes of an integer follow each other in a column
+  bool alongRows; ///< an integer has codes of one column, not of one row
   bool isInterleaved;    ///< AWQ's order
 
   uint8_t at(int64_t row, int64_t column) const {
@@ -46,7 +46,7 @@ struct CodeGrid {
   }
 };
 
-/// Sizes from the shapes of the tensors.
+/// Sizes of a weight, computed from the shapes of its tensors.
 struct IntegerWeight {
   int64_t in, out, groups;
   int bits;
@@ -58,8 +58,8 @@ struct IntegerWeight {
 };
 } // namespace
 
-/// Transposes [in, out] to rows of `out`, a run of outputs at a time: their
-/// integers are adjacent in the file, and their rows stay in the cache.
+/// Transposes codes [in, out] to rows of `out`, several outputs at a time:
+/// their integers are adjacent in the file, and their rows stay in the cache.
 static void placeCodes(const IntegerWeight &w, const uint8_t *words,
                        uint8_t *out) {
   constexpr int64_t kRun = 64;
@@ -76,8 +76,8 @@ static void placeCodes(const IntegerWeight &w, const uint8_t *words,
   });
 }
 
-/// Adds 1 to each code of the integers as a whole, like GPTQModel, because a
-/// zero point of 0 minus 1 has borrowed from the next code.
+/// Adds 1 to each code, in arithmetic on complete integers like GPTQModel: a
+/// zero point 0 was stored as 0 - 1, which borrowed from the next code.
 static void addOnes(std::span<uint8_t> words, int bits) {
   const uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u;
   for (size_t i = 0; i + 4 <= words.size(); i += 4) {
@@ -88,7 +88,7 @@ static void addOnes(std::span<uint8_t> words, int bits) {
   }
 }
 
-/// Transposes [groups, out] to the blocks of each row.
+/// Transposes values [groups, out] to the blocks of each row.
 template <typename Value, typename At>
 static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
   for (int64_t o = 0; o < w.out; ++o)
@@ -96,8 +96,7 @@ static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
       *out++ = at(group, o);
 }
 
-/// Refuses the order of desc_act, which sorts inputs by importance and groups
-/// them in that order.
+/// Refuses groups in the order of desc_act, which sorts inputs by importance.
 static Status checkOrder(const ModelFiles &model, const std::string &name,
                          const IntegerWeight &w) {
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));

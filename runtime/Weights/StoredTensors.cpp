@@ -105,7 +105,7 @@ static Status describeBlocks(const ModelFiles &model, const std::string &weight,
   const StoredLayout &l = result.layout;
   constexpr auto kF32 = SafetensorsDtype::kF32;
   const auto scales = l.doubleQuant ? SafetensorsDtype::kU8 : kF32;
-  // For FSDP, the codes may be stored as a view in another dtype.
+  // FSDP checkpoints may have the codes as a view in another dtype.
   result.parts = {
       {name, SafetensorsDtype::kU8, {static_cast<int64_t>(text.size())}},
       {weight, std::nullopt, {l.packedBytes}, l.packed},
@@ -128,7 +128,7 @@ std::string moduleOfWeight(const std::string &weight) {
              : weight;
 }
 
-/// Requires 0 ("row"), the only byte order that is saved today.
+/// Requires format 0 ("row"), the only byte order that bitsandbytes saves.
 static Status needRowFormat(std::span<uint8_t> bytes, uint8_t *) {
   return bytes[0] == 0 ? Status::ok()
                        : damaged("weight_format {} instead of 0 (row)",
@@ -159,14 +159,14 @@ static Status describeRows(const ModelFiles &model, const std::string &weight,
 
 // MXFP4 -----------------------------------------------------------------------
 
-/// Moves even elements to the high nibble; the file has them in the low one.
+/// Moves even elements to the high nibble. The file has them in the low nibble.
 static Status swapNibbles(std::span<uint8_t> bytes, uint8_t *) {
   for (uint8_t &byte : bytes)
     byte = static_cast<uint8_t>(byte << 4 | byte >> 4);
   return Status::ok();
 }
 
-/// Refuses the only E8M0 code that is not a power of two.
+/// Refuses NaN, the only E8M0 code that is not a power of two.
 static Status needPowers(std::span<uint8_t> bytes, uint8_t *) {
   const auto bad = std::find(bytes.begin(), bytes.end(), uint8_t{255});
   return bad == bytes.end() ? Status::ok()
@@ -198,12 +198,12 @@ static Status describeMicroscaling(const ModelFiles &model,
 }
 
 namespace {
-/// How to recognise and read a weight of a format.
+/// How a format is recognised, and the function that describes its weights.
 struct StoredReader {
   qlora_dtype dtype;
-  bool ofModule; ///< names start with the module's name, not the weight's
+  bool ofModule; ///< names begin with the module's name, not the weight's
   const char *mark;
-  const char *codes; ///< the tensor with the codes
+  const char *codes; ///< name of the tensor with the codes
   Status (*describe)(const ModelFiles &, const std::string &weight,
                      const StoredFormat &, StoredDescription &);
 

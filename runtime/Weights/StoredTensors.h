@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that their files hold quantised: which tensors form a weight, and how
-// their bytes become the layout of Math/Stored.h. A format is recognised by a
-// tensor that no other one has (StoredTensors.cpp has a row for each). The
-// other tensors are checked against each other.
+// Weights that are quantised in their files: which tensors form a weight, and
+// how their bytes become the layout of Math/Stored.h. A format is recognised by
+// a tensor that no other format has (StoredTensors.cpp has a row for each). The
+// other tensors of the weight are checked against each other.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_STOREDTENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_STOREDTENSORS_H
@@ -27,16 +27,16 @@ struct StoredPart {
   std::vector<int64_t> shape; ///< only the byte count matters for a view
   int64_t offset = -1;        ///< in the layout; -1: see `arrange`
   /// Changes the bytes of the file in place, or refuses them. `out` is the
-  /// layout; without an offset, only `arrange` writes the tensor to it, if set.
+  /// layout. If the tensor has no offset, only `arrange` writes it to `out`.
   std::function<Status(std::span<uint8_t> bytes, uint8_t *out)> arrange = {};
 };
 
 /// The layout of a stored weight, its shape and its tensors.
 struct StoredDescription {
   StoredLayout layout;
-  std::vector<int64_t> shape; ///< of the decoded weight
+  std::vector<int64_t> shape; ///< shape of the decoded weight
   std::vector<StoredPart> parts;
-  float correction = 0; ///< for scales that are codes
+  float correction = 0; ///< correction of scales that are codes
 };
 
 /// Returns whether the files hold a weight in a stored format. False if its
@@ -46,15 +46,15 @@ bool isStoredWeight(const ModelFiles &model, std::string_view name);
 /// Returns the name of the tensor with the weight's codes or values.
 std::string storedTensorName(const ModelFiles &model, std::string_view name);
 
-/// Reads the small tensors, and checks that every tensor exists and has the
-/// size that the others imply. Only for a weight that has a stored format.
+/// Describes a weight that has a stored format. Reads its small tensors, and
+/// checks that every tensor exists and has the size that the others imply.
 StatusOr<StoredDescription> describeStored(const ModelFiles &model,
                                            std::string_view name);
 
 /// Copies the weight into `layout` at `out` (layout.bytes), with code book and
-/// maps. Checks first that format, block, double quantisation and shape are
-/// those that train.so was compiled for. The leading dimension of the file may
-/// be joined with the next one.
+/// maps. First checks that format, block, double quantisation and shape match
+/// those that train.so was compiled for. The file may have the first dimension
+/// of `shape` as two dimensions.
 Status copyStored(const ModelFiles &model, std::string_view name,
                   std::span<const int64_t> shape, const StoredLayout &layout,
                   uint8_t *out);

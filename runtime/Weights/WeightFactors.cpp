@@ -80,7 +80,7 @@ static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
   return values;
 }
 
-/// Replaces a weight by its quantization error, as [out, in].
+/// Replaces a weight by its quantization error, [out, in].
 static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);

@@ -7,9 +7,9 @@
 //                                 type of the file, is the base
 //   loftq                         W - Q(W) is about B A
 //
-// Each weight is decomposed by one rank, one at a time, and sent to the other
-// ranks, so all have the same bits. Every rank keeps A and B of all weights.
-// Besides, it needs one weight in f32 at a time and the memory of LowRank.h.
+// Each weight is decomposed by one rank, and the factors are sent to the other
+// ranks, so all have the same bits. Every rank keeps A and B of all weights. It
+// also needs one weight in f32 at a time and the memory of LowRank.h.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
 #define QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
@@ -31,7 +31,7 @@
 
 namespace qlora {
 
-/// The factors that the options and train.so request.
+/// Arguments of LoraInitFactors::compute(), from the options and train.so.
 struct FactorRequest {
   std::string init;       ///< init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
@@ -43,7 +43,7 @@ struct FactorRequest {
 struct WeightFactors {
   const qlora_parameter *weight, *a, *b;
   double scale;
-  bool isTransposed; ///< the file has [in, out]
+  bool isTransposed; ///< whether the file has the weight as [in, out]
   LowRank values = {};
 
   /// Subtracts scale * B A from the file's elements from `first` on.
@@ -53,7 +53,7 @@ struct WeightFactors {
 
 class LoraInitFactors {
 public:
-  /// Empty if no factors are recorded. All ranks must call it.
+  /// Computes the recorded factors, if there are any. All ranks must call it.
   static StatusOr<LoraInitFactors> compute(const LoadedModule &module,
                                            const FactorRequest &request,
                                            const ModelFiles &model,
@@ -61,7 +61,7 @@ public:
 
   /// Returns whether the base is W', the weights minus their factors.
   bool isOfBase() const { return changesBase && !all.empty(); }
-  /// Returns null for a weight that stays as in the file.
+  /// Returns null for a weight from which nothing is subtracted.
   const WeightFactors *ofBase(const qlora_parameter &weight) const;
   /// Returns the row-major values of a QLORA_INIT_FACTOR parameter, or nothing.
   std::span<const float> ofAdapter(const qlora_parameter &parameter) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Loads a whole frozen tensor, and cuts the shards of ranks from it.
+// Loads a complete frozen tensor, and describes the shards of ranks.
 
 #include "runtime/Weights/WholeTensor.h"
 
@@ -29,7 +29,7 @@ static void setBytes(qlora_parameter &whole) {
                             weightBytes(static_cast<qlora_dtype>(whole.dtype)));
 }
 
-/// Returns whether each row of the whole may be one block.
+/// Returns whether each row of the complete tensor may be one block.
 static bool hasRowBlocks(const qlora_parameter &slice) {
   const StoredFormat *format = storedFormat(slice.format);
   return format && format->takesRows &&
@@ -103,7 +103,7 @@ Status WholeTensor::make(const LoadedModule &ofModule,
   QLORA_ASSIGN_OR_RETURN(whole, findWhole(ofModule, sources, of));
   whole.offset = 0;
   if (memory.bytes().size() < whole.bytes) {
-    memory = {}; // free the old memory before the new allocation
+    memory = {}; // free first, so that both do not exist at once
     QLORA_ASSIGN_OR_RETURN(memory, HostMemory::anonymous(whole.bytes));
   }
   HostArena arena(memory.bytes().first(whole.bytes));
@@ -169,7 +169,7 @@ void WholeTensor::addScales(ShardView &cut, const StoredLayout &to,
   const auto add = [&](int64_t at, const uint8_t *section, int64_t size) {
     if (whole.block == parameter->block)
       return addElements(cut, at, section, {whole.block, size}, rank);
-    // The scales of whole rows: every shard has a range of each row.
+    // Each shard has a range of each row, and so needs the scales of all rows.
     cut.addRows(static_cast<uint64_t>(at), section, 0, 1,
                 {{0, static_cast<uint64_t>(from.blocks * size)}});
   };

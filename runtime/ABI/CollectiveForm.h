@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operands and peer of each kind of collective.
+// The operands of each kind of collective, and the meaning of its `peer`.
 
 #ifndef QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
 #define QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
@@ -12,9 +12,9 @@ namespace qlora {
 struct CollectiveForm {
   enum Peer { kNone, kRank, kPlaces };
   qlora_access target;    ///< access to operand 0
-  bool hasSource = false; ///< operand 1, which is read
+  bool hasSource = false; ///< whether there is an operand 1, which is read
   bool isSum = false;
-  Peer peer = kNone; ///< kPlaces: not 0
+  Peer peer = kNone; ///< kRank: rank in the group; kPlaces: offset, not 0
 };
 
 /// Indexed by enum qlora_collective.

@@ -24,8 +24,8 @@ enum qlora_dtype {
   QLORA_DTYPE_BF16 = 1,
   QLORA_DTYPE_F16 = 2,
   QLORA_DTYPE_I32 = 3,
-  QLORA_DTYPE_NF4 = 4, /* NF4 of bitsandbytes. It and the types from LLM_INT8
-                          on: a whole tensor of codes and scales, see
+  QLORA_DTYPE_NF4 = 4, /* NF4 of bitsandbytes. NF4 and all types from LLM_INT8
+                          on name a whole tensor of codes and scales, see
                           Kernels/Math/Stored.h */
   QLORA_DTYPE_U8 = 5,  /* plain bytes: workspaces */
   QLORA_DTYPE_I8 = 6,  /* -128 to 127 */
@@ -38,9 +38,9 @@ enum qlora_dtype {
   QLORA_DTYPE_COUNT = 13
 };
 
-/* Every scalar that changes from step to step. The runtime writes it before an
- * entry. Kernels read it through a pointer, so that captured and cached
- * programs do not freeze its values. */
+/* Every scalar that changes from step to step. The runtime writes the block
+ * before an entry. Kernels read it through a pointer, so that captured graphs
+ * and cached programs do not contain its values. */
 typedef struct qlora_step_block {
   float learning_rate;
   float beta1;
@@ -52,16 +52,16 @@ typedef struct qlora_step_block {
   float bias_correction2_sqrt;  /* sqrt(1 - beta2^t) */
   float one_minus_beta1;        /* computed in f64, as in torch */
   float one_minus_beta2;
-  float update;                 /* t */
+  float update;                 /* t: number of this update, from 1 */
   float average; /* schedule-free: weight of this step in the average */
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
   uint64_t micro_batch; /* global index: (step * K + k) * ranks + rank; the
                            ranks of one TP or CP group count as one */
-  uint32_t labelled_rows; /* of the micro-batch, or of another rank's
-                             micro-batch if that has more. A device may leave
-                             unlabelled rows out of the LM head. A value that is
-                             too small makes the loss NaN */
+  uint32_t labelled_rows; /* labelled rows of the rank whose micro-batch has
+                             most. A device may leave other rows out of the LM
+                             head. A value that is too small makes the loss
+                             NaN */
   float length_rsqrt; /* 1 / sqrt(tokens of the micro-batch's longest row) */
   float mean_labels;      /* labels of a micro-batch that has rows: the mean
                              over all ranks and micro-batches of the step */

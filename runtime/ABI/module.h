@@ -6,9 +6,9 @@
  * A train.so exports one symbol, `qlora_module_query`. It returns a constant
  * `qlora_module`: counted tables, strings and the addresses of the generated
  * kernels, and nothing else. There are no constructors and no imports. The
- * runtime checks the file's seal, its version and its library kernels before
- * use (runtime/Module/ModuleLoader.h). The null device also checks the tables
- * (ModuleCheck.h).
+ * runtime checks the file's seal (a checksum), its version and its library
+ * kernels before use (runtime/Module/ModuleLoader.h). The null device also
+ * checks the tables (ModuleCheck.h).
  *
  * Enums.def defines the values of the enums.
  *
@@ -21,8 +21,9 @@
  * The life of a step
  * ------------------
  * The runtime allocates each arena once and fills the frozen, host and
- * trainable arenas from the parameter table. INITIALIZE computes the values
- * that are functions of these. An optimizer step of K micro-batches is then
+ * trainable arenas from the parameter table. The entry INITIALIZE computes the
+ * parameters that depend on other parameters. An optimizer step of K
+ * micro-batches is then
  *
  *     K-1 times   write the inputs, run the entry ACCUMULATE
  *     once        write the inputs, run the entry ACCUMULATE_LAST, which is
@@ -57,7 +58,7 @@ extern "C" {
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* alignment of sharded data: a cache line */
 
-/* Index that refers to nothing. */
+/* An index that refers to no table row. */
 #define QLORA_NONE 0xffffffffu
 
 /* Arenas ----------------------------------------------------------------- */
@@ -73,10 +74,10 @@ typedef struct qlora_arena {
   uint32_t kind;      /* enum qlora_arena_kind; each kind at most once */
   uint32_t alignment; /* of the base address, a power of two */
   uint64_t bytes;
-  uint32_t on_host; /* 1: memory of the same kind as HOST; only for STATE.
-                       Kernels read and write it in place: a step touches each
-                       value once, so staging would move the same bytes over the
-                       bus and cost GPU memory and copies */
+  uint32_t on_host; /* 1: host memory, like the arena HOST; only for STATE.
+                       Kernels access it over the bus. A step accesses each
+                       value once, so copies to the GPU would move as many
+                       bytes and need GPU memory */
   uint32_t reserved;
 } qlora_arena;
 
@@ -118,21 +119,22 @@ typedef struct qlora_parameter {
   uint64_t offset; /* bytes from the start of the arena */
   uint64_t bytes;
   uint32_t file_dtype; /* enum qlora_dtype expected in the file */
-  uint32_t parts; /* 0: the file has it under its name. Else that many tensors
-                     with equal numbers of rows, stacked, are quantised as one.
-                     Their names follow `name`, each after the zero of the name
-                     before */
+  uint32_t parts; /* 0: the file has one tensor, with this name. Else the file
+                     has that many tensors with equal numbers of rows, which are
+                     stacked and quantised as one. Their names follow `name`,
+                     each after the zero that ends the previous name */
   uint32_t format;   /* enum qlora_dtype, of few bits; 0 if it is not
                         quantised */
   uint32_t reserved;
-  uint64_t piece; /* fsdp shard. 0: the arena has all of the tensor. Else the
-                     arena of rank r has `piece` bytes of it at `offset`, from
-                     byte (r % shards) * piece on; bytes after the last of
-                     `bytes` are zero. Its `parts` are one tensor whatever its
-                     quantization. In TRAINABLE and STATE, the shards at
-                     `offset`, concatenated over ranks, are a range of tensors;
-                     gradients are laid out alike */
-  uint64_t first; /* first byte of the tensor in that range; else 0 */
+  uint64_t piece; /* bytes of an fsdp shard. 0: the arena has all of the tensor.
+                     Else the arena of rank r has at `offset` the tensor's bytes
+                     from (r % shards) * piece on, and zeros after the last of
+                     `bytes`. `parts` are stacked for every quantization. In
+                     TRAINABLE and STATE, the shards at `offset`, concatenated
+                     over ranks, are a range that holds several tensors;
+                     GRADIENT has the same layout */
+  uint64_t first; /* TRAINABLE and STATE: first byte of the tensor in the range
+                     of shards; else 0 */
   uint32_t slices; /* tp or ep shards. 0: every rank has the whole tensor. Else
                       `tensor_ranks` or `expert_ranks`, and `shape` is that of
                       one shard. The whole tensor is quantised before it is cut,
@@ -151,8 +153,8 @@ typedef struct qlora_parameter {
 /* Device code for one kind of GPU. A program has one or more units, whose
  * functions do not call each other. For each unit the runtime loads the image
  * that fits the GPU best: a CUBIN of the same major version and at most its
- * minor version, else PTX of at most its version. If there is none, it refuses
- * the GPU. */
+ * minor version, else PTX of at most its version. Without such an image, the
+ * runtime refuses the GPU. */
 enum qlora_image_kind { QLORA_IMAGE_CUBIN = 0, QLORA_IMAGE_PTX = 1 };
 
 typedef struct qlora_image {
@@ -182,7 +184,8 @@ typedef struct qlora_kernel {
 /* The target of a LAUNCH command. `rows` is the range over which a generated
  * kernel is split, and 0 for a library kernel. */
 typedef struct qlora_launch {
-  const char *label; /* the ops it came from, for traces and errors */
+  const char *label; /* the ops that the launch computes, for traces and
+                        errors */
   uint32_t kernel;
   uint32_t first_constant;
   uint32_t constant_count;
@@ -201,13 +204,13 @@ typedef struct qlora_operand {
   uint8_t dtype;  /* enum qlora_dtype */
   uint8_t access; /* enum qlora_access */
   uint16_t pieces; /* 0: the range is the same on all ranks. Else the size of
-                      group `pieces_of`; the range begins `step` bytes later for
-                      each next rank */
+                      group `pieces_of`; each rank's range begins `step` bytes
+                      after the previous rank's */
   uint8_t pieces_of; /* enum qlora_group */
   uint8_t reserved;
   uint64_t offset; /* of the group's first rank */
   uint64_t bytes; /* 0: an optional operand that is absent */
-  uint64_t skipped; /* bytes between rows that are not touched */
+  uint64_t skipped; /* bytes of gaps between rows, which are not accessed */
   uint64_t step;
 } qlora_operand;
 
@@ -264,9 +267,9 @@ enum qlora_entry_kind {
   QLORA_ENTRY_KIND_COUNT
 };
 
-/* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE
- * per compiled length (a variant), over the same arenas, and one UPDATE. Each
- * other entry exists only if it has something to do. */
+/* A range of commands. A program has one UPDATE, and for each compiled length
+ * (a variant) an ACCUMULATE, an ACCUMULATE_LAST and an EVALUATE over the same
+ * arenas. Other entries exist only if they have commands. */
 typedef struct qlora_entry {
   uint32_t kind;
   uint32_t first_command;
@@ -310,10 +313,10 @@ typedef struct qlora_module {
                             minor; 0 on a CPU. A CUBIN needs a driver of that
                             major version or later, PTX one of that version or
                             later */
-  uint32_t shards; /* ranks that shard the base; 1: each has all */
+  uint32_t shards; /* ranks that shard the base; 1: not sharded */
   uint32_t update_pieces; /* ranks that shard optimizer states and updates; 1:
-                             each does all of it. If it and `shards` are above
-                             1, both are the size of group FSDP */
+                             not sharded. If `update_pieces` and `shards` are
+                             above 1, each is the size of group FSDP */
   uint32_t tensor_ranks; /* tensor-parallel ranks (group TP); 1: none */
   uint32_t context_ranks; /* context-parallel ranks (group CP); 1: none. Inputs
                              and results per token are this rank's: [batch,
@@ -326,11 +329,11 @@ typedef struct qlora_module {
   uint32_t stage;  /* index of this stage, from 0 */
   uint32_t trained_pieces; /* ranks that shard trainable parameters, their
                               gradients and states: the parameters in TRAINABLE
-                              and STATE that have a `piece`; 1: each holds all.
-                              Excludes `update_pieces`; equal to `shards` if
-                              both are above 1 */
-  uint32_t expert_ranks; /* ranks that shard the experts (group EP); 1: each has
-                            all. Excludes `tensor_ranks` */
+                              and STATE that have a `piece`; 1: not sharded.
+                              1 if `update_pieces` is above 1; equal to `shards`
+                              if both are above 1 */
+  uint32_t expert_ranks; /* ranks that shard the experts (group EP); 1: not
+                            sharded. 1 if `tensor_ranks` is above 1 */
   uint32_t run_ranks; /* ranks of a run; 0: any multiple of the ranks that work
                          together */
 
@@ -345,7 +348,7 @@ typedef struct qlora_module {
   const qlora_binding *bindings;
   const qlora_image *images;
   const struct qlora_module *next_stage; /* NULL for the last stage. The query
-                                            returns the first */
+                                            returns the first stage */
 } qlora_module;
 
 /* The one exported symbol. Returns NULL if the module supports neither

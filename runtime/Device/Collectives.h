@@ -27,9 +27,9 @@
 
 namespace qlora {
 
-/// One collective as one rank sees it. `to` is received or changed in place
-/// (ALL_REDUCE, BROADCAST), `from` is only sent. On a GPU both are device
-/// addresses.
+/// The arguments of one collective on one rank. `to` is received, or changed in
+/// place (ALL_REDUCE, BROADCAST); `from` is only sent. On a GPU, the spans hold
+/// device addresses.
 struct CollectiveCall {
   qlora_collective kind = QLORA_COLLECTIVE_ALL_REDUCE;
   qlora_dtype dtype = QLORA_DTYPE_F32;
@@ -43,16 +43,17 @@ struct CollectiveCall {
                            std::span<void *const> addresses);
 };
 
-/// Returns the bytes of a collective's larger operand. If the operand is
-/// sharded, that is the one with the shards of all ranks.
+/// Returns the bytes of a collective's larger operand. For an all-gather or a
+/// reduce-scatter this operand has the shards of all ranks.
 uint64_t collectiveBytes(const LoadedModule &module,
                          const qlora_command &command);
 
-/// Checks that `ranks` ranks can run a module together: a multiple of its mesh.
+/// Checks that `ranks` is a multiple of the ranks in the module's mesh, and the
+/// exact number if the module has one.
 Status checkMesh(const LoadedModule &module, int ranks);
 
-/// Checks that a program's collectives fit groups of these sizes, as far as
-/// their operands' shapes depend on them.
+/// Checks that the operands and peers of a program's collectives are valid for
+/// groups of these sizes.
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes);
 
 /// One group of ranks. Every rank makes the same calls in the same order.
@@ -66,7 +67,7 @@ public:
   /// order, so all ranks get the same bits. kAborted if another rank failed.
   virtual Status run(const CollectiveCall &call) = 0;
   /// Returns the texts of all ranks in rank order; each may have any length.
-  /// Returns when every rank has called it.
+  /// Blocks until every rank has called allGather().
   virtual StatusOr<std::vector<std::string>>
   allGather(std::string_view mine) = 0;
   /// Returns kAborted if another rank has failed or ended. Does not block.
@@ -76,11 +77,11 @@ public:
   virtual std::chrono::milliseconds timeout() const {
     return std::chrono::hours(1);
   }
-  /// Makes blocked calls, on this rank and on others, return kAborted. The only
-  /// method that any thread may call at any time.
+  /// Makes blocked calls return kAborted, on this rank and on other ranks. Any
+  /// thread may call abort() at any time; no other method allows that.
   virtual void abort() = 0;
 
-  /// Returns when every rank has called it.
+  /// Blocks until every rank has called barrier().
   Status barrier() { return allGather({}).status(); }
 
   /// Gathers trivially copyable values; see allGather().
@@ -103,10 +104,11 @@ public:
   }
 };
 
-/// A rank's collectives per enum qlora_group; null: the rank is alone in it.
+/// A rank's collectives per enum qlora_group; null if the rank is the only one
+/// in the group.
 using GroupCollectives = std::array<Collectives *, QLORA_GROUP_COUNT>;
 
-/// A group of one rank: nothing is sent, and sums stay as they are.
+/// A group of one rank: sends nothing, and leaves sums unchanged.
 class SingleRank final : public Collectives {
 public:
   int rank() const override { return 0; }

@@ -5,8 +5,8 @@
 // every command that it enqueues. Unprofiled commands have no overhead.
 //
 // Times are nanoseconds of the host's steady clock, whatever clock the driver
-// reads. A RECORD takes no time and is not timed. The time of a WAIT is the
-// time that its queue waited.
+// reads. RECORD commands take no time and are not timed. The time of a WAIT is
+// the time that its queue waited.
 
 #ifndef QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
 #define QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
@@ -35,7 +35,7 @@ inline int64_t steadyNanoseconds() {
 }
 
 /// The interface that a driver implements. Called from the device's thread, in
-/// the order of the device's own calls. An error here is an error of the
+/// the order of the device's calls. An error of the timer is an error of the
 /// device.
 class CommandTimer {
 public:

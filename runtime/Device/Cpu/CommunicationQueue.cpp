@@ -16,7 +16,8 @@ CommunicationQueue::CommunicationQueue(
     std::function<Status(const qlora_command &)> run, size_t maxCommands,
     size_t maxEvents)
     : run(std::move(run)), commands(maxCommands), happened(maxEvents) {
-  // The main thread handles signals: the new thread inherits a full mask.
+  // Only the main thread handles signals: block all of them in the new thread,
+  // which inherits this mask.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

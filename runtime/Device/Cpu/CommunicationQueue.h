@@ -34,7 +34,7 @@ public:
 
   /// Starts a new entry and resets all events. The queue must be idle.
   void begin();
-  /// Puts a command on the queue; it must outlive the entry.
+  /// Puts a command on the queue. The command must outlive the entry.
   void push(const qlora_command &command);
   /// Record an event, or wait for one, for the compute queue. wait() returns
   /// the queue's error if the queue failed before the event.
@@ -51,9 +51,10 @@ public:
     const qlora_command *command = nullptr;
     int64_t start = 0, end = 0;
   };
-  /// Enables or disables times of later entries. Only between entries.
+  /// Enables or disables times of later entries. Call only between entries.
   void keepTimes(bool keep);
-  /// Returns the times of the previous entry, in order. Only between entries.
+  /// Returns the times of the previous entry's commands, in order. Call only
+  /// between entries.
   std::span<const Times> times() const {
     return std::span(timesOfEntry).first(done);
   }
@@ -69,7 +70,7 @@ private:
   std::vector<const qlora_command *> commands; ///< current entry
   size_t pushed = 0;
   size_t done = 0;
-  std::vector<Times> timesOfEntry; ///< per command; empty: not kept
+  std::vector<Times> timesOfEntry; ///< per command; empty: times are disabled
   std::vector<uint8_t> happened;   ///< per event
   Status failure;
   bool skipping = false;

@@ -24,8 +24,8 @@
 namespace qlora {
 
 namespace {
-/// Times the commands of a CPU rank. Commands that run within enqueue() are
-/// timed there, others by the communication queue's thread.
+/// Times the commands of a CPU rank. The compute thread times the commands that
+/// enqueue() runs; the communication queue's thread times its own commands.
 class CpuTimer final : public CommandTimer {
 public:
   /// `communication` outlives this.
@@ -44,7 +44,7 @@ private:
 
   CommunicationQueue &communication;
   const LoadedModule *module = nullptr;
-  TimedCommand ofEntry; ///< current entry and its labelled rows
+  TimedCommand ofEntry; ///< has only the current entry and its labelled rows
   std::vector<TimedCommand> timed;
 };
 } // namespace
@@ -59,7 +59,7 @@ Status CpuTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
   module = &ofDevice;
   ofEntry.entry = static_cast<uint32_t>(&entry - module->entries().data());
   ofEntry.labelledRows = labelledRows;
-  // Reserve space for the whole entry, so that it allocates nothing.
+  // Reserve space here, because commands of an entry must not allocate.
   const size_t needed = timed.size() + entry.command_count;
   if (needed > timed.capacity())
     timed.reserve(std::max(needed, 2 * timed.capacity()));
@@ -104,7 +104,7 @@ StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
 }
 
 namespace {
-/// Adds the seconds of its lifetime to `seconds`.
+/// Adds the seconds between its construction and destruction to `seconds`.
 class Exposed {
 public:
   explicit Exposed(double &seconds) : seconds(seconds) {}
@@ -185,14 +185,14 @@ private:
 
   SingleRank alone;
   int threads = 1;
-  std::vector<HostMemory> memory; ///< per arena; empty if shared
+  std::vector<HostMemory> memory; ///< per arena; empty for a shared arena
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
   // For a run of a sweep:
-  std::vector<bool> isShared; ///< per command: other runs may share it
-  std::vector<std::string> sharedOrders; ///< per entry: its shared commands
-  std::span<const qlora_command> ahead; ///< rest of the current entry
+  std::vector<bool> isShared; ///< per command: whether other runs may share it
+  std::vector<std::string> sharedOrders; ///< per entry: SweepEntry::order()
+  std::span<const qlora_command> ahead; ///< commands of the entry still to run
   const std::string *aheadOrder = nullptr;
   LibraryKernelArgs sharedArgs;
   std::unique_ptr<CommunicationQueue> communication;
@@ -243,7 +243,8 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
   return prepareQueue();
 }
 
-/// Finds launches that runs can share, and the base ranges that they read.
+/// Finds the launches that several runs can share, and writes them, with the
+/// ranges of the base that they read, to sharedOrders.
 void CpuDevice::findShared() {
   isShared.assign(module->commands().size(), false);
   sharedOrders.assign(module->entries().size(), {});
@@ -338,7 +339,7 @@ Status CpuDevice::finishEntry() {
   return communication->finish();
 }
 
-/// Splits the rows evenly over threads; the split does not change a bit.
+/// Splits the rows evenly over threads. Results do not depend on the split.
 void CpuDevice::runGenerated(const qlora_command &command) {
   const qlora_launch &launch = module->launches()[command.target];
   const qlora_kernel_function function =

@@ -11,7 +11,8 @@
 
 namespace qlora {
 
-/// Returns the next ready run after `from`, cyclically; kEntries if none.
+/// Returns the next ready run after `from`, cyclically; kEntries if no run is
+/// ready.
 size_t SweepTurns::nextReady(size_t from) const {
   for (size_t i = 1; i <= runs.size(); ++i)
     if (const size_t run = (from + i) % runs.size();
@@ -46,7 +47,7 @@ Status SweepTurns::run(size_t number, SweepEntry &entry) {
   Lock lock(mutex);
   Run &run = runs[number];
   if (run.entries == 0)
-    malloc_trim(0); // return the memory that startup needed
+    malloc_trim(0); // return memory that was freed after startup to the system
   run.state = State::kWaiting;
   run.entry = &entry;
   handOver(number);
@@ -61,14 +62,15 @@ void SweepTurns::runEntries() {
     Run *const first = leastAdvanced();
     if (!first)
       return;
-    lock.unlock(); // all others wait for a turn
+    lock.unlock(); // all other threads wait for a turn
     runTogether(*first);
     lock.lock();
     handOver(runs.size() - 1);
   }
 }
 
-/// Runs its entry, together with all waiting entries of equal order().
+/// Runs the entry of `first` together with all waiting entries that have the
+/// same order().
 void SweepTurns::runTogether(Run &first) {
   group.clear();
   for (Run &run : runs)
@@ -88,7 +90,7 @@ void SweepTurns::runTogether(Run &first) {
   }
 }
 
-/// Runs the run's entry up to its next shared matmul or its end.
+/// Continues the entry of `run` up to its next shared matmul or its end.
 void SweepTurns::advance(Run &run) {
   const auto product =
       endExceptions("an entry", [&run] { return run.entry->advance(); });

@@ -4,13 +4,13 @@
 // panel of a weight is decoded once for all. Each run has separate adapters,
 // optimizer state and activations.
 //
-// Each run is a thread, and only the thread whose turn it is works. Its turn
-// ends when it must run an entry. When all runs have reached an entry, one
+// Each run is a thread, and only the thread whose turn it is works. A turn ends
+// when the run must run an entry. When all runs have reached an entry, one
 // extra thread runs all entries interleaved: each up to its next matmul with a
 // weight that is decoded in panels, then these matmuls together. Each matmul is
-// computed as if alone (LibraryKernel::runTogether), so a run has the same
-// results as without the others. One thread pool runs all loops; a pool per run
-// would have to sleep and wake (releaseThreads).
+// computed as if alone (LibraryKernel::runTogether), so other runs do not
+// change a run's results. One thread pool runs all loops; a pool per run would
+// have to sleep and wake (releaseThreads).
 //
 //   entry of run 0   . . . x W0 | . . x W1 | . .
 //   entry of run 1   . . . x W0 | . . x W1 | . .     one decode of W0, of W1
@@ -41,12 +41,12 @@ namespace qlora {
 class SweepEntry {
 public:
   virtual ~SweepEntry() = default;
-  /// Returns a text that identifies its shared matmuls and their order.
+  /// Returns a text that identifies the entry's shared matmuls and their order.
   virtual const std::string &order() const = 0;
-  /// Returns the number of threads that its loops use.
+  /// Returns the number of threads that the entry's loops use.
   virtual int64_t loopThreads() const = 0;
-  /// Runs the entry up to its next shared matmul and returns that, without
-  /// running it. Returns no kernel at the entry's end.
+  /// Runs the entry up to its next shared matmul. Returns this matmul, which
+  /// has not run yet, or a null kernel at the entry's end.
   virtual StatusOr<LaunchTogether> advance() = 0;
 };
 
@@ -57,8 +57,8 @@ public:
     products.reserve(runs);
   }
 
-  /// Allocates one workspace for all runs, as large as the largest needs;
-  /// kernels keep nothing in it between commands. Called before the first turn.
+  /// Allocates one workspace for all runs, with the bytes of the largest one.
+  /// Kernels keep nothing in it between commands. Called before the first turn.
   Status allocateWorkspace(uint64_t bytes) {
     QLORA_ASSIGN_OR_RETURN(shared, HostMemory::anonymous(bytes));
     return Status::ok();
@@ -98,9 +98,9 @@ private:
   std::vector<Run> runs;
   size_t turn = 0;
   std::vector<Run *> group; ///< runs whose entries run together
-  std::vector<LaunchTogether> products; ///< their next shared matmuls
+  std::vector<LaunchTogether> products; ///< next shared matmul per `group` run
   HostMemory shared;
-  static constexpr size_t kEntries = SIZE_MAX; ///< the turn of runEntries()
+  static constexpr size_t kEntries = SIZE_MAX; ///< `turn` for runEntries()
 };
 
 } // namespace qlora

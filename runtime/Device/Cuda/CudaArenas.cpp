@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Allocates arenas once; if memory is short, lists the processes that hold it.
+// Allocates arenas once. If the GPU has too little free memory, the error lists
+// the processes that hold memory.
 
 #include "runtime/Device/Cuda/CudaArenas.h"
 
@@ -14,7 +15,7 @@ namespace qlora {
 /// Bytes to which cuMemAlloc always aligns.
 static constexpr uint64_t kNaturalAlignment = 256;
 
-/// The most processes that a message names.
+/// Maximum number of processes that a message names.
 static constexpr size_t kMostNamed = 4;
 
 static std::string sizeText(uint64_t bytes) {
@@ -32,7 +33,8 @@ static std::string processText(const GpuProcess &process) {
   return fmt::format("process {}{} holds {}", process.pid, name, size);
 }
 
-/// Returns ": process 4711 (python) holds 136.2 GiB; stop it," as far as known.
+/// Returns ": process 4711 (python) holds 136.2 GiB; stop it," for the
+/// processes that NVML names, or ";" if it names none.
 static std::string holdersText(const CudaGpu &gpu) {
   const auto nvml = Nvml::open();
   if (!nvml.isOk())
@@ -80,7 +82,8 @@ static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
   return CudaMemory(driver, address);
 }
 
-/// Returns the error with the requested and the available bytes.
+/// Adds the arena and, if memory is exhausted, the requested and the available
+/// bytes to an error.
 static Status explain(const Status &status, const qlora_arena &arena,
                       const CudaGpu &gpu) {
   const auto memory = gpu.memory();
@@ -95,8 +98,8 @@ static Status explain(const Status &status, const qlora_arena &arena,
       asMiB(memory->free), asMiB(memory->total), status.message());
 }
 
-/// Kernels access this memory over the bus. It begins at a page boundary, which
-/// satisfies every alignment.
+/// Allocates an arena in pinned host memory, which kernels access over the bus.
+/// The memory begins at a page boundary, which satisfies every alignment.
 Status CudaArenas::allocateHost(const CudaDriver &driver,
                                 const qlora_arena &arena) {
   void *mapped = nullptr;
@@ -112,8 +115,8 @@ Status CudaArenas::allocateHost(const CudaDriver &driver,
         arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes),
         status.message());
   hostMemory.back() = CudaHostMemory(driver, mapped);
-  // On the host, before any stream uses it. Frozen arenas are filled as a
-  // whole.
+  // Zero the memory from the host, before any stream uses it. Frozen arenas
+  // need no zeros, because loading overwrites all bytes.
   if (!isFrozenArena(arena.kind))
     std::memset(mapped, 0, arena.bytes);
   return driver.check(

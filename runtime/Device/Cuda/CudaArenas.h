@@ -19,15 +19,17 @@ namespace qlora {
 
 class CudaArenas {
 public:
-  /// Allocates each arena once and zeroes it on `stream`, except the host
-  /// arena, which is filled as a whole. kResourceExhausted: if the GPU has too
-  /// little memory for all arenas, the error names the processes that hold the
-  /// rest. Otherwise it names the arena, its bytes, and the free GPU memory.
+  /// Allocates each arena once and zeroes it, except frozen arenas on the host,
+  /// which loading overwrites. Returns kResourceExhausted if the GPU has too
+  /// little free memory for all arenas; the message names the processes that
+  /// hold memory. If a single allocation fails, the message names the arena,
+  /// its bytes, and the free GPU memory.
   Status allocate(const CudaDriver &driver, std::span<const qlora_arena> arenas,
                   const CudaGpu &gpu, CUstream stream);
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
-  /// Returns the host address of an arena on the host; else null.
+  /// Returns the host address of an arena in host memory; null for other
+  /// arenas.
   uint8_t *hostAddress(uint32_t arena) const {
     return static_cast<uint8_t *>(hostMemory[arena].get());
   }
@@ -36,7 +38,7 @@ public:
   uint64_t totalBytes() const;
   /// Returns the device address of the qlora_step_block.
   CUdeviceptr step() const { return stepMemory.get(); }
-  /// Returns device addresses per arena; not to be dereferenced on the host.
+  /// Returns each arena's device address, which is invalid on the host.
   std::vector<uint8_t *> bases() const;
   /// Returns the non-empty arenas in device memory.
   std::vector<CudaSpan> spans() const;

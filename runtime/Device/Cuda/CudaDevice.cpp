@@ -19,10 +19,11 @@
 
 namespace qlora {
 
-/// Pinned bytes, enough that the copy takes far longer than the wait for it.
+/// Bytes of the pinned transfer buffer: large, so that a copy takes much longer
+/// than the host's wait for its event.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
-/// How long aborted work may take to end.
+/// Maximum wait for the end of work, before and after an abort.
 static constexpr auto kEndBound = std::chrono::seconds(1);
 
 namespace {
@@ -46,7 +47,7 @@ public:
     return tuner.table().gpus.empty() ? "" : tuner.table().text();
   }
 
-  // CudaContext, which library kernels use.
+  // Overrides of CudaContext, which library kernels use.
   const CudaDriver &driver() const override { return api; }
   const CublasLt &blas() const override { return *blasHandleOwner.library; }
   cublasLtHandle_t blasHandle() const override {
@@ -122,7 +123,8 @@ private:
   bool isObserved() const {
     return options.observer && options.observer->onLogits;
   }
-  /// NCCL needs the same graphs on all ranks, so collectives need onAllRanks.
+  /// NCCL needs the same graphs on all ranks, so an entry with collectives has
+  /// a graph only if all ranks run it.
   bool mayHaveGraph() const { return onAllRanks || !isShared[entryIndex]; }
   CUdeviceptr address(const qlora_operand &operand) const {
     return arenas.address(operand.arena) + operand.offset;
@@ -133,8 +135,8 @@ private:
 
   // The order matters: members are destroyed from the last to the first.
   CudaGpu gpu;
-  CudaMemoryInfo before; ///< after the context was created
-  mutable CudaMemoryInfo measured; ///< the latest measurement
+  CudaMemoryInfo before; ///< GPU memory just after the context was created
+  mutable CudaMemoryInfo measured; ///< GPU memory at the latest measurement
   CudaImages images;
   GeneratedKernels generated;
   CudaArenas arenas;
@@ -211,8 +213,8 @@ Status CudaDevice::prepareLaunches() {
   return launches.prepare(*module, arenas.bases(), options, prepare, notes);
 }
 
-/// Returns the groups with collectives in any stage's program. All ranks create
-/// the same communicators, and each takes device memory.
+/// Returns the groups that have collectives in any stage's program: all ranks
+/// must create the same communicators. Each communicator takes device memory.
 GroupCollectives CudaDevice::usedGroups() const {
   GroupCollectives used = {};
   for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
@@ -222,8 +224,8 @@ GroupCollectives CudaDevice::usedGroups() const {
   return used;
 }
 
-/// Runs each collective once, on zeros: NCCL makes its connections and
-/// buffers at the first collective of a size, which a capture does not allow.
+/// Runs each collective once, on zeros. At the first collective of a size, NCCL
+/// creates connections and buffers, which a capture does not allow.
 Status CudaDevice::connectRanks() {
   const auto commands = module->commands();
   const auto isCollective = [this](const qlora_command &command) {
@@ -265,8 +267,8 @@ Status CudaDevice::allocate(FrozenArena *) {
   return connectRanks();
 }
 
-/// Enqueues a row without vendor library. The kernel may be destroyed on
-/// return, because cuLaunchKernel copies its arguments.
+/// Enqueues a kernel that uses no vendor library. The kernel object may be
+/// destroyed on return, because cuLaunchKernel copies the arguments.
 Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
                           std::span<const qlora_operand> operands) {
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,

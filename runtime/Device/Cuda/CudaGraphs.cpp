@@ -73,7 +73,7 @@ void CudaGraphs::abandon() {
   if (mode != Mode::kCapture)
     return;
   CUgraph captured = nullptr;
-  // The command that broke the capture has already returned this error.
+  // Ignore this error: the command that broke the capture has returned it.
   (void)driver->streamEndCapture(stream, &captured);
   const CudaGraph dropped(*driver, captured);
 }

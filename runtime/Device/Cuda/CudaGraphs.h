@@ -6,9 +6,9 @@
 // An entry has one graph for each labelled fraction of its micro-batch
 // (LabelShare) and for each value of MicroBatch::hasOneSegment.
 //
-// The commands of a graph run one by one once before the capture. The driver
+// Before the capture of a graph, its commands run once, one by one. The driver
 // and its libraries load a kernel when it first runs, which a capture does not
-// allow. Each graph may have GEMMs that no other graph has.
+// allow. This is done for each graph, because graphs may have different GEMMs.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAGRAPHS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAGRAPHS_H
@@ -29,8 +29,8 @@ public:
   void create(const CudaDriver &driver, CUstream stream, size_t count);
 
   /// Begins a run of the graph's work. Launches the graph if it was captured.
-  /// Otherwise the commands that follow run one by one, in the first run or if
-  /// `isDirect`, or they are captured.
+  /// Otherwise the following commands run one by one (in the first run, or if
+  /// `isDirect`) or are captured.
   Status begin(size_t graph, bool isDirect);
   /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }
@@ -39,7 +39,7 @@ public:
   Status orAbandon(const Status &status);
   /// Ends a capture and discards it.
   void abandon();
-  /// Called when all work is enqueued. `counts`: the work may be captured in
+  /// Called when all work is enqueued. If `counts`, the work may be captured in
   /// its next run.
   Status end(bool counts);
 
@@ -75,10 +75,10 @@ inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment
 
 struct LabelShare {
   size_t index = kLabelShares - 1;  ///< among the graphs of an entry
-  int64_t labelledRows = INT64_MAX; ///< the most rows that the graph computes
+  int64_t labelledRows = INT64_MAX; ///< maximum rows that the graph computes
 
-  /// Returns the smallest fraction that holds the labels of this micro-batch.
-  /// An entry without a micro-batch has one fraction.
+  /// Returns the smallest fraction that holds the labels of the step's
+  /// micro-batch. An entry without a micro-batch has one fraction.
   static LabelShare of(const LoadedModule &module, const qlora_entry &entry,
                        const qlora_step_block &step) {
     constexpr auto kShares = static_cast<int64_t>(kLabelShares);

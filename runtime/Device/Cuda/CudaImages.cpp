@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// The first driver of each major version of CUDA.
+/// A CUDA version and the release of the first driver that supports it.
 struct FirstDriver {
   uint32_t cudaVersion;
   const char *release;
@@ -58,7 +58,8 @@ static std::string listImages(std::span<const qlora_image> images,
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// `made` is the CUDA version of the image's compiler, `there` the driver's.
+/// Returns the error for a driver that cannot load `image`. `made` is the CUDA
+/// version of the image's compiler, `there` the driver's.
 static Status driverTooOld(const qlora_image &image, uint32_t arch,
                            uint32_t made, uint32_t there) {
   const bool isPtx = image.kind == QLORA_IMAGE_PTX;
@@ -91,7 +92,7 @@ static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
   CUmodule loaded = nullptr;
   CUresult result = 0;
   if (image.kind == QLORA_IMAGE_PTX) {
-    // The driver reads text up to a zero, which the table may lack.
+    // The driver reads the text up to a zero byte, which the table may lack.
     const std::string text(image.bytes, image.bytes + image.size);
     result = driver.moduleLoadData(&loaded, text.c_str());
   } else {

@@ -7,10 +7,10 @@
 // and at most its minor version. If there is none, the newest PTX of at most
 // the GPU's version, which the driver compiles when it loads it.
 //
-// The driver must fit the nvcc that made the images. Drivers of the same or a
-// later major version run its cubins, whatever the minor version. Only drivers
-// of its exact version or later compile its PTX. The version is the one that
-// the driver reports, which NVIDIA's forward-compatibility packages raise too.
+// Versions. A driver runs the cubins of an nvcc with the same or an earlier
+// major version, whatever the minor version. It compiles the PTX of an nvcc
+// with at most the driver's version. The driver's version is the one that it
+// reports, which NVIDIA's forward-compatibility packages raise.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAIMAGES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAIMAGES_H
@@ -59,7 +59,7 @@ public:
   /// `images` outlive this.
   Status prepare(const LoadedModule &module, CudaImages &images);
 
-  /// Returns how many kernels of the module are generated.
+  /// Returns the number of generated kernels in the module.
   size_t count() const { return found; }
 
   /// Enqueues a launch on the stream. `buffers` are its operands' addresses;

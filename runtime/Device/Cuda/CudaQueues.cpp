@@ -12,7 +12,7 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-/// Sleeps between polls: short at first, and never long compared with a step.
+/// Sleeps between polls: briefly at first, and never long compared with a step.
 class BackOff {
 public:
   void pause() {
@@ -102,7 +102,8 @@ Status CudaQueues::join(const QueueUse &use) {
   return Status::ok();
 }
 
-/// Errors of GPU work are returned by the host's next driver call.
+/// Adds context to an error of a wait: the driver returns errors of GPU work at
+/// a later call of the host.
 static Status explain(const Status &status) {
   return status.withContext(
       "an earlier command failed on the GPU (find it with --cuda-graphs false "
@@ -139,7 +140,7 @@ Status CudaQueues::synchronize() const {
 bool CudaQueues::endWithin(std::chrono::nanoseconds bound) const {
   const Clock::time_point start = Clock::now();
   if (!record(reached, compute()).isOk())
-    return true; // a GPU with an error runs nothing more
+    return true; // after an error, the GPU runs nothing more
   for (BackOff backOff; driver->eventQuery(reached.get()) == kCudaNotReady;
        backOff.pause())
     if (Clock::now() - start > bound)

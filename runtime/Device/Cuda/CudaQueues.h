@@ -31,8 +31,8 @@ public:
   virtual ~HostWatch() = default;
   /// Called repeatedly during a wait; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
-  /// Called after work without a GPU error; returns whether its results are
-  /// valid.
+  /// Called after work has ended without a GPU error. Returns an error if its
+  /// results are invalid.
   virtual Status confirm() = 0;
   /// Called after work has failed; returns the error to report, which may be
   /// another rank's.
@@ -46,7 +46,7 @@ public:
   CUstream compute() const { return streams[QLORA_QUEUE_COMPUTE].get(); }
   CUstream stream(uint8_t queue) const { return streams[queue].get(); }
 
-  /// Start and end an entry on its queues other than compute.
+  /// fork() starts an entry on its queues other than compute; join() ends it.
   Status fork(const QueueUse &use);
   Status join(const QueueUse &use);
 
@@ -57,20 +57,20 @@ public:
     return wait(event, stream(queue));
   }
 
-  /// Creates an event for waitOnHost(). record() puts it after all work so far
-  /// on the compute stream.
+  /// Creates an event for waitOnHost(). record() puts the event after all work
+  /// so far on the compute stream.
   StatusOr<CudaEvent> newEvent() const;
   Status record(const CudaEvent &event) { return record(event, compute()); }
 
-  /// Wait on the host for an event, or for all work so far. Without a watch the
-  /// wait blocks in the driver. With a watch the host polls and sleeps, so that
-  /// no wait is longer than the watch allows.
+  /// Waits on the host for an event, or (synchronize) for all work so far.
+  /// Without a watch the wait blocks in the driver. With a watch the host polls
+  /// and sleeps, so that no wait is longer than the watch allows.
   Status waitOnHost(const CudaEvent &event) const;
   Status synchronize() const;
-  /// Whether all work so far ends within `bound`, with or without an error.
-  /// Does not call the watch.
+  /// Returns whether all work so far ends within `bound`, with or without an
+  /// error. Does not call the watch.
   bool endWithin(std::chrono::nanoseconds bound) const;
-  /// `watch` outlives the waits; null: none.
+  /// Sets the watch of later waits, which it must outlive; null: no watch.
   void setWatch(HostWatch *watch) { hostWatch = watch; }
 
 private:

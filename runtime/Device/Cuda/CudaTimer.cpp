@@ -20,8 +20,9 @@ Status CudaTimer::record(const CudaEvent &event, uint8_t queue) const {
                       "cuEventRecord");
 }
 
-/// The driver returns milliseconds as a float, which resolves microseconds only
-/// for a few seconds: callers must sum long times from short ones.
+/// Returns the time between two events. The driver returns milliseconds as a
+/// float, which resolves microseconds only for a few seconds: callers must sum
+/// long times from short ones.
 StatusOr<double> CudaTimer::nanosecondsBetween(const CudaEvent &from,
                                                const CudaEvent &to) const {
   float milliseconds = 0;
@@ -80,7 +81,8 @@ static bool isKernel(const qlora_command &command) {
          command.kind == QLORA_COMMAND_FILL;
 }
 
-/// Waits if the last kernel is on another stream; one stream keeps its order.
+/// Makes the command's stream wait for the last kernel if that is on another
+/// stream. Work on one stream is in order anyway.
 Status CudaTimer::waitForLastKernel(const qlora_command &command) {
   const Run &run = runs[current];
   if (!run.lastKernel || run.queueOfLast == command.queue)

@@ -4,12 +4,12 @@
 // stream. The time covers all kernels of the command and the gaps that the host
 // leaves between them. Small kernels take longer than they do in a graph.
 //
-// Kernels of two streams share the GPU's multiprocessors. According to events,
-// a kernel that waits for them has already begun: a decode next to a GEMM would
-// seem to take as long as the GEMM. So timed kernels run one at a time, in the
-// order of their commands. Each waits until the previous kernel of another
-// stream has ended, and only then records its first event. Collectives and
-// copies overlap with kernels as they do without a timer.
+// Kernels of two streams share the GPU's multiprocessors. A kernel that waits
+// for free multiprocessors has already begun according to its event: a decode
+// during a GEMM would seem to take as long as the GEMM. So timed kernels run
+// one at a time, in the order of their commands: the first event of a kernel is
+// recorded after the previous kernel of another stream has ended. Collectives
+// and copies overlap with kernels as they do without a timer.
 //
 // The events of an entry are read when the second entry after it begins, so
 // that the GPU has work during the read.
@@ -42,14 +42,14 @@ public:
 private:
   /// One entry, which may still be running.
   struct Run {
-    std::vector<TimedCommand> commands; ///< without times
+    std::vector<TimedCommand> commands; ///< times are not set yet
     CudaEvent origin, done;             ///< on the compute stream
-    std::vector<CudaEvent> events;      ///< two a command, kept for reuse
+    std::vector<CudaEvent> events;      ///< two per command, reused later
     size_t next = 0;                    ///< index into `events`
     /// The event after the latest kernel, and its queue; null: no kernel yet.
     const CudaEvent *lastKernel = nullptr;
     uint8_t queueOfLast = 0;
-    bool isOpen = false;                ///< its events are not read yet
+    bool isOpen = false;                ///< the events are not read yet
   };
 
   CudaTimer(const CudaDriver &driver, CudaQueues &queues)

@@ -31,7 +31,7 @@ public:
   Status read(CUdeviceptr from, std::span<uint8_t> data);
 
 private:
-  /// Returns up to `bytes` of the buffer that no copy uses.
+  /// Returns a range of the buffer, of at most `bytes`, that no copy uses.
   StatusOr<std::span<uint8_t>> reserve(uint64_t bytes);
 
   const CudaDriver *driver = nullptr;
@@ -40,12 +40,12 @@ private:
   uint64_t halfBytes = 0;
   uint64_t used = 0; ///< bytes used in the current half
   size_t half = 0;
-  std::array<CudaEvent, 2> taken; ///< per half: all its copies are done
+  std::array<CudaEvent, 2> taken; ///< per half: happens after all its copies
 };
 
-// Results that the host reads later. Each is copied to a separate place in
-// pinned memory, in the order of the compute stream, followed by an event. So
-// the host waits only for the result, not for work queued after it.
+// Results that the host reads later. Each result is copied to a separate place
+// in pinned memory, in the order of the compute stream, followed by an event.
+// So the host waits only for the result, not for work queued after it.
 
 /// A ring of Device::kMaxStartedReads reads of at most kMaxStartedBytes each.
 /// The caller must respect both limits.
@@ -64,8 +64,8 @@ private:
   const CudaDriver *driver = nullptr;
   CudaQueues *queues = nullptr;
   CudaHostMemory buffer;
-  std::vector<CudaEvent> arrived; ///< per place
-  size_t started = 0, finished = 0; ///< reads so far
+  std::vector<CudaEvent> arrived; ///< per place in the ring
+  size_t started = 0, finished = 0; ///< counts of reads so far
 };
 
 } // namespace qlora

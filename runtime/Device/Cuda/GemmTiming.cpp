@@ -18,15 +18,16 @@ using Clock = std::chrono::steady_clock;
 
 static constexpr int kRounds = 3;
 static constexpr int kLaunches = 20; ///< per candidate and round
-/// Drop candidates slower than this many times the best time.
+/// Candidates slower than this many times the best time are dropped.
 static constexpr double kHopeless = 1.5;
-/// A later candidate must be below this fraction of the earlier one's time.
+/// A later candidate is chosen if its time is below this fraction of an earlier
+/// candidate's.
 static constexpr double kClearly = 0.99;
 static constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// Operands begin at multiples of this many bytes.
 static constexpr uint64_t kOperandAlignment = 256;
-/// Random bytes made on the host; the GPU replicates them.
+/// Number of random bytes that the host generates and the GPU replicates.
 static constexpr uint64_t kRandomBytes = uint64_t{1} << 20;
 
 namespace {
@@ -41,7 +42,7 @@ public:
 
   Status fill(CudaTransfers &transfers);
   Status clear();
-  /// Returns operand addresses; nothing if the operands do not fit.
+  /// Returns addresses for the operands; std::nullopt if they do not fit.
   std::optional<Operands> place(const GemmSignature &signature,
                                 const GemmChoice &choice) const;
   /// Chooses the fastest candidate; kUnavailable if none runs.
@@ -52,7 +53,7 @@ private:
   Status createEvents(size_t candidates);
   Status enqueue(const GemmSignature &signature, const Operands &operands,
                  const GemmChoice &choice, size_t candidate);
-  /// Runs a candidate once and makes its graph.
+  /// Runs a candidate once and captures its graph.
   Status record(const GemmSignature &signature, const Operands &operands,
                 const GemmChoice &choice, size_t candidate);
   /// Runs these candidates once and lowers their `best` times.
@@ -78,15 +79,15 @@ Status GemmTimer::createEvents(size_t candidates) {
   return Status::ok();
 }
 
-/// Whether a candidate does not support these operands, cannot be captured, or
-/// has no memory for its code.
+/// Whether `status` means that a candidate does not support its operands,
+/// cannot be captured, or has no memory for its code.
 static bool isRefusal(const Status &status) {
   return status.code() == StatusCode::kUnavailable ||
          status.code() == StatusCode::kResourceExhausted;
 }
 
-/// Returns bf16 values from 1/8 to 1, positive and negative. Read as f32, the
-/// upper half of each value is such a bf16.
+/// Returns random bf16 values with magnitudes from 1/8 to 1. If the bytes are
+/// read as f32, the upper half of each value is such a bf16.
 static std::vector<uint8_t> randomBytes() {
   std::vector<uint8_t> bytes;
   uint64_t state = 1;
@@ -198,7 +199,7 @@ Status GemmTimer::record(const GemmSignature &signature,
 
 Status GemmTimer::runRound(std::span<const size_t> candidates,
                            std::vector<double> &best) {
-  // Keep the GPU busy with an extra launch while the host enqueues the rest.
+  // An extra launch keeps the GPU busy while the host enqueues the others.
   QLORA_RETURN_IF_ERROR(graphs.launch(candidates.front()));
   for (const size_t i : candidates) {
     QLORA_RETURN_IF_ERROR(queues.record(begin[i]));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// Measures the candidate algorithms of each GEMM and chooses the fastest. Runs
-// once at load, before weights are loaded and graphs are made. Operands are in
-// the arenas, which are still empty and are zero again afterwards. So no device
+// Measures the candidate algorithms of each GEMM and chooses the fastest, once,
+// before weights are loaded and graphs are captured. Operands are in the
+// arenas, which are still unused and are zero again afterwards. So no device
 // memory is allocated, except for code that cuBLASLt loads.
 //
 // A candidate runs from a CUDA graph, as in a step: kLaunches in a row, much
-// longer than the resolution of an event and the cost of a launch. It runs once
-// before, because loading its code would break the capture. Candidates that do
-// not run or cannot be captured are dropped. Then all graphs run in rounds, one
-// after another without a wait, so that the GPU never idles between a graph's
-// two events. A candidate's time is its best round; much slower ones drop out.
-// A later candidate must be clearly faster than cuBLASLt's earlier ones, so
-// that noise does not decide.
+// longer than the resolution of an event and the cost of a launch. Each
+// candidate runs once before its capture, because loading its code would break
+// the capture. Candidates that do not run or cannot be captured are dropped.
+// Then all graphs run in rounds, one after another without a wait, so that the
+// GPU never idles between a graph's two events. A candidate's time is its best
+// round; much slower candidates are dropped. A candidate that cuBLASLt ranks
+// lower must be clearly faster, so that noise does not decide.
 //
 // Operands hold random values, because the GPU's clock rate depends on how many
 // bits toggle. Every launch has the same operands: data that fits in the L2
@@ -39,9 +39,9 @@ struct GemmTimingResult {
 };
 
 /// Measures the choices of `gemms` that have candidates for aligned operands
-/// and no time yet. `memory` is for the operands; it holds zeros, now and when
-/// this returns without an error. No GEMM is started after `bound`; the
-/// remaining ones keep cuBLASLt's first choice.
+/// and no time yet. `memory` is for the operands. It must hold zeros, and holds
+/// zeros again when measureGemms() returns without an error. No measurement
+/// starts after `bound`; the remaining GEMMs keep cuBLASLt's first choice.
 StatusOr<GemmTimingResult>
 measureGemms(GemmSelection &gemms, const CudaDriver &driver,
              CudaQueues &queues, CudaTransfers &transfers,

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Later choices of cuBLASLt are rarely faster.
+/// Number of candidates per GEMM. Later choices of cuBLASLt are rarely faster.
 static constexpr size_t kCandidates = 8;
 
 GemmTuner::GemmTuner(std::string request, std::string cacheFile)
@@ -91,7 +91,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
     if (isFirst || !decided)
       break;
     const auto entry = decided->find(signature);
-    // The deciding rank lacks this GEMM, because its kernels differ.
+    // The deciding rank has other kernels and lacks this GEMM.
     if (entry == decided->end())
       continue;
     QLORA_ASSIGN_OR_RETURN(

@@ -3,18 +3,18 @@
 // Chooses the GEMM algorithms of a device, before and after its kernels are
 // prepared:
 //
-//   begin()    reads the pinned table, or requests several candidates each
+//   begin()    reads the pinned table, or requests several candidates per GEMM
 //   (kernels are prepared: GemmSelection has a choice for every GEMM)
 //   finish()   takes algorithms from the cache, measures the rest
 //              (GemmTiming.h), and makes all ranks agree
 //
-// Ranks. The first rank of each GPU model decides for that model; the others
-// use its algorithms, so that results do not depend on the rank. They wait
-// while it measures, at most for the group's timeout.
+// Ranks. The first rank of each GPU model decides for that model. Other ranks
+// wait while it measures, at most for the group's timeout, and use its
+// algorithms, so that results do not depend on the rank.
 //
 // The cache is one table of all GPU models that this user has run on. A damaged
-// cache gives a remark and is replaced. If two jobs write at once, entries of
-// one are lost and measured again.
+// cache gives a remark and is replaced. If two jobs write at once, the entries
+// of one job are lost and measured again.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
@@ -34,20 +34,22 @@ public:
   /// The arguments are DeviceOptions::gemmTable and gemmCache.
   GemmTuner(std::string request, std::string cacheFile);
 
-  /// Errors name the table's file if it cannot be read, is damaged, or is not
-  /// for this GPU and these libraries.
+  /// Reads the pinned table or requests candidates. An error names the table's
+  /// file if that cannot be read, is damaged, or is for another GPU or other
+  /// libraries.
   Status begin(const CudaGpu &gpu, const CudaDriver &driver,
                const CublasLt &blas, GemmSelection &gemms);
 
-  /// `memory` holds zeros, before and afterwards. If `ranks` is null, this rank
-  /// is alone. Adds a line to `notes` for whatever a user should know.
+  /// Takes algorithms from the cache and measures the others. `memory` holds
+  /// zeros, before and afterwards. `ranks` is null if there are no other ranks.
+  /// Adds lines to `notes` about problems with the cache and the measurement.
   Status finish(GemmSelection &gemms, const CudaDriver &driver,
                 CudaQueues &queues, CudaTransfers &transfers,
                 std::span<const CudaSpan> memory, Collectives *ranks,
                 std::vector<std::string> &notes);
 
-  /// Returns the algorithms in use, for all GPU models in the group. Empty
-  /// without GEMMs.
+  /// Returns the algorithms in use, for all GPU models in the group; empty if
+  /// there are no GEMMs.
   const GemmTable &table() const { return used; }
 
 private:

@@ -11,7 +11,8 @@
 namespace qlora {
 
 static constexpr const char *kNcclFile = "libnccl.so.2";
-/// 10000 * major + 100 * minor + patch; up to 2.8, 1000 * major + ...
+/// Versions are 10000 * major + 100 * minor + patch; NCCL up to 2.8 reports
+/// 1000 * major + 100 * minor + patch.
 static constexpr int kMinVersion = 21400;
 static constexpr int kFirstLongVersion = 10000;
 
@@ -70,7 +71,7 @@ static std::string_view resultName(ncclResult_t result) {
   }
 }
 
-/// Returns the library's error text, joined to one line, as a line's end.
+/// Returns the library's error text on one line, to be appended to a message.
 static std::string lastError(const Nccl &nccl) {
   const char *words = nccl.getLastError(nullptr);
   std::string text = words ? words : "";

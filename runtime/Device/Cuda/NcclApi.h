@@ -13,12 +13,12 @@
 
 namespace qlora {
 
-/// libnccl.so.2, 2.14 or later: the first with non-blocking communicators.
+/// libnccl.so.2, 2.14 or later: older versions lack non-blocking communicators.
 struct Nccl {
-  /// Opens the library. kUnavailable, in one line, if it is missing, too old or
-  /// lacks a function.
+  /// Opens the library. Returns kUnavailable with a one-line message if the
+  /// library is missing, too old or lacks a function.
   static StatusOr<const Nccl *> open();
-  /// Opens another file as the library; it stays open too. For tests.
+  /// Opens another file as the library, which stays open. For tests.
   static StatusOr<Nccl> openFile(const char *file);
 
   /// If `result` is an error, returns "ncclAllReduce: ncclSystemError (2)" and
@@ -31,7 +31,7 @@ struct Nccl {
   int version = 0; ///< 10000 * major + 100 * minor + patch
   /// Returns a text for the last error of this process, or null.
   const char *(*getLastError)(ncclComm_t);
-  /// Null before 2.18.
+  /// Splits a communicator; null before NCCL 2.18.
   ncclResult_t (*commSplit)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 };
 

@@ -20,13 +20,14 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Bound on an abort and on leaving the group. Shorter than the time that a
-/// launcher gives ranks to end, so that the cause is still reported.
+/// Bound on an abort and on leaving the group. Launchers give ranks more time
+/// to end, so the cause is still reported.
 static constexpr auto kAbortBound = 1s;
 /// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
-/// How long the end of another rank may take to be noticed here.
+/// Maximum wait after a failure for the end of another rank to be noticed.
 static constexpr auto kFarewell = 100ms;
+/// Sleep between two polls.
 static constexpr auto kPause = 100us;
 
 /// Returns rank 0's id on all ranks.
@@ -41,7 +42,7 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 }
 
 Status NcclCollectives::initialise() {
-  // Every rank reports this, also if the others ended because of it first.
+  // Every rank reports this error, even if other ranks have already ended.
   constexpr const char *kCall =
       "the GPUs cannot connect (each rank needs its own GPU, number "
       "LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";
@@ -81,9 +82,10 @@ static bool isThere(ncclComm_t &handle) {
   return std::atomic_ref(handle).load(std::memory_order_acquire) != nullptr;
 }
 
-/// Here ncclSuccess means that the split has begun. Until all ranks have made
-/// the call, the parent communicator is in progress, and the handle of the new
-/// one is null. The new one must then finish its initialization.
+/// Splits a group's communicator off the world communicator. ncclSuccess means
+/// that the split has begun. Until all ranks have made the call, the parent is
+/// in progress and the new handle is null. Then the new communicator must
+/// finish its initialization.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   if (!nccl.commSplit)
@@ -126,7 +128,8 @@ NcclCollectives::~NcclCollectives() {
     aborting.wait_for(kAbortBound);
 }
 
-/// Destroys a communicator when no rank accesses another's memory any more.
+/// Destroys a communicator after all ranks have stopped accessing each other's
+/// memory.
 bool NcclCollectives::leave(ncclComm_t &communicator) {
   if (aborting.valid())
     return false;
@@ -149,7 +152,7 @@ Status NcclCollectives::checkOthersNowAndThen() {
   return host.checkOthers();
 }
 
-/// Refuses further calls after abort(), which owns the communicators then.
+/// Refuses calls after abort(), whose thread then owns the communicators.
 Status NcclCollectives::checkUse() const {
   if (!aborting.valid())
     return Status::ok();
@@ -219,8 +222,8 @@ static int ncclTypeOf(qlora_dtype dtype) {
   }
 }
 
-/// NCCL has no all-to-all: every rank sends to and receives from each rank.
-/// Grouped sends start together at groupEnd(), so none waits for another.
+/// Runs an all-to-all, which NCCL lacks, as a send to and a receive from each
+/// rank. Grouped calls start together at groupEnd(), so none waits for another.
 ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
                                        qlora_group group, int type,
                                        CUstream stream) {
@@ -300,7 +303,8 @@ Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   return Status::ok();
 }
 
-/// Checks NCCL's states: a failed collective seems to end like any other.
+/// Checks NCCL's states, because the GPU reports no error for a failed
+/// collective.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)
@@ -310,7 +314,8 @@ Status NcclCollectives::confirm() {
   return Status::ok();
 }
 
-/// Returns kAborted if another rank's end may be the cause, else `failure`.
+/// Aborts, and returns kAborted if another rank's end may be the cause of the
+/// failure, else `failure`.
 Status NcclCollectives::judge(Status failure) {
   abort();
   const Clock::time_point start = Clock::now();
@@ -323,7 +328,7 @@ Status NcclCollectives::judge(Status failure) {
   return failure;
 }
 
-/// Threads inside ncclCommAbort.
+/// Number of threads inside ncclCommAbort.
 static std::atomic<int> aborts{0};
 
 /// Exits at once if the process ends while an abort hangs. Destructors would

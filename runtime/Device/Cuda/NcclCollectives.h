@@ -42,8 +42,9 @@ public:
   static StatusOr<std::unique_ptr<NcclCollectives>>
   connect(const Nccl &nccl, const GroupCollectives &hosts,
           const GroupSizes &sizes);
-  /// Leaves the group together with the other ranks, or aborts if they do not
-  /// come. Graphs that hold collectives must be destroyed before.
+  /// Leaves the group together with the other ranks; aborts if another rank
+  /// does not leave in time. Graphs that hold collectives must be destroyed
+  /// before.
   ~NcclCollectives() override;
 
   /// Enqueues a collective on the stream, or in its capture. All ranks make the
@@ -79,7 +80,7 @@ private:
   /// complete.
   Status finish(const char *what, ncclComm_t communicator, ncclResult_t result,
                 std::chrono::nanoseconds bound);
-  /// Polls a call once; `state` receives NCCL's state of it.
+  /// Polls a call once; `state` receives its state from NCCL.
   Status progress(const char *what, ncclComm_t communicator,
                   ncclResult_t &state, std::chrono::nanoseconds waited,
                   std::chrono::nanoseconds bound);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // NVML as a table of functions: other processes on a GPU, its utilization and
-// its power. It comes with the driver. Without it, messages have less detail
-// and metrics have no readings.
+// its power. The library comes with the driver. If it is missing, messages have
+// less detail and metrics have no readings.
 //
 // A table lives as long as the process. Thread-safe after open().
 
@@ -21,10 +21,10 @@ namespace qlora {
 
 /// libnvidia-ml.so.1, from driver 510 or later.
 struct Nvml {
-  /// Opens the library. kUnavailable, in one line, if it is missing, lacks a
-  /// function or does not start.
+  /// Opens the library. Returns kUnavailable with a one-line message if the
+  /// library is missing, lacks a function or does not start.
   static StatusOr<const Nvml *> open();
-  /// Opens another file as the library; it stays open too. For tests.
+  /// Opens another file as the library, which stays open. For tests.
   static StatusOr<Nvml> openFile(const char *file);
 
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t(*Name) Parameters;
@@ -42,7 +42,7 @@ struct GpuProcess {
 std::vector<GpuProcess> otherProcesses(const Nvml &nvml,
                                        const std::string &pciBusId);
 
-/// Returns the GPU's utilization and power; each empty if NVML has no value.
+/// Returns the GPU's utilization and power; a reading that NVML lacks is empty.
 GpuReadings gpuReadings(const Nvml &nvml, const std::string &pciBusId);
 
 } // namespace qlora

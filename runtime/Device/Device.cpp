@@ -103,7 +103,7 @@ Status Device::finishRead(std::span<uint8_t> data) {
   return finishReadArena(data);
 }
 
-/// Returns the first row of a target that accepts a request.
+/// Returns the first row of `target` that accepts the request.
 static StatusOr<const KernelRow *> chooseRow(const KernelRequest &request,
                                              std::string_view target) {
   Status last = misuse("no row of {} for {}", request.op->name, target);
@@ -158,7 +158,8 @@ Status Device::begin(const qlora_entry &entry,
   step.line_parts = static_cast<uint32_t>(module->contextRanks());
   step.line_part = numberIn(QLORA_GROUP_CP);
   step.expert_part = numberIn(QLORA_GROUP_EP);
-  // At least 1: kernels divide by it, also in entries without sequences.
+  // At least 1, because kernels divide by line_tokens even in entries without
+  // sequences.
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
@@ -294,7 +295,8 @@ std::string kernelsText(const LoadedModule &module, const Device &device) {
       if (runs != planned || hasAlternatives(*planned))
         choices.emplace(runs, planned);
     }
-  // Rows are in one array, so the set orders these pointers like Kernels.def.
+  // Pointers to rows sort in the order of Kernels.def: all rows are in one
+  // array.
   std::vector<std::string> names;
   for (const auto &[row, planned] : choices) {
     names.push_back(row->fullName());

@@ -10,11 +10,11 @@
 //   each entry: device->write(inputs); runEntry(); device->read(results), or
 //               device->startRead(results) and, entries later, finishRead()
 //
-// Queues. Commands of one queue run in order; across queues only RECORD and
-// WAIT order them. Calls after synchronize() see the entry done. A GPU may
-// still be working then, and the host waits in read() and finishRead(). An
-// error on any queue is returned when the host waits, or earlier. The device
-// runs nothing after it.
+// Queues. Commands of one queue run in order; RECORD and WAIT order commands of
+// different queues. Calls after synchronize() see the results of the entry. A
+// GPU may still be working then, and the host waits in read() and finishRead().
+// An error on any queue is returned when the host waits, or earlier. After an
+// error the device runs nothing more.
 //
 // Threads. All methods are called from one thread per device. Nothing
 // between begin() and synchronize() allocates.
@@ -49,7 +49,7 @@ struct DeviceOptions {
   SweepTurns *turns = nullptr; ///< CPU: turns of the sweep's runs, or null
   size_t run = 0;              ///< index of this run in the sweep
   KernelObserver *observer = nullptr; ///< null: nothing is observed
-  int threads = 0;    ///< compute threads of this rank; 0: all of this process
+  int threads = 0;    ///< compute threads of this rank; 0: OpenMP's default
   int ranks = 1;      ///< size of DP, for devices that only count
   int ordinal = 0;    ///< GPU index on this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
@@ -63,10 +63,10 @@ struct DeviceOptions {
   static constexpr const char *kFirstGemms = "heuristic";
 };
 
-/// Work of all commands since load(), the same for every driver.
+/// Counts over all commands since load(). Every driver counts the same.
 struct DeviceCounters {
   std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< by kind
-  uint64_t bytesRead = 0; ///< whole operands
+  uint64_t bytesRead = 0; ///< all bytes of the operands that are read
   uint64_t bytesWritten = 0;
   /// By group and kind: bytes of the larger operand, on one rank.
   std::array<std::array<uint64_t, QLORA_COLLECTIVE_COUNT>, QLORA_GROUP_COUNT>
@@ -79,7 +79,7 @@ struct ArenaUse {
   uint64_t plannedBytes = 0;
   uint64_t allocatedBytes = 0; ///< 0 on devices that only count
   bool shared = false;         ///< one copy for all ranks of this host
-  bool onHost = false;         ///< host memory, not in the device's limit
+  bool onHost = false; ///< in host memory, which --memory-limit does not count
 };
 
 /// Memory of the device that is in no arena.
@@ -88,7 +88,7 @@ struct ReserveUse {
   uint64_t bytes = 0;
 };
 
-/// Readings of a GPU's sensors, each empty if the GPU has none.
+/// Readings of a GPU's sensors. A reading is empty if the GPU lacks the sensor.
 struct GpuReadings {
   std::optional<double> utilization; ///< percent of time with a kernel running
   std::optional<double> watts;       ///< power of the whole GPU
@@ -99,9 +99,9 @@ public:
   explicit Device(const DeviceOptions &options = {});
   virtual ~Device() = default;
 
-  /// Waits a short time until nothing runs any more. Called before the end,
-  /// also after an error. False if work does not end: the device must then not
-  /// be destroyed, because its memory is in use.
+  /// Waits a short time for all work to end. Called before the device is
+  /// destroyed, also after an error. Returns false if work does not end: then
+  /// the device must not be destroyed, because its memory is in use.
   virtual bool settle() { return true; }
 
   virtual std::string_view name() const = 0;
@@ -112,13 +112,13 @@ public:
   /// device. kResourceExhausted names the arena and its bytes.
   Status load(const LoadedModule &module, FrozenArena *frozen);
 
-  /// Copies between the caller and an arena. Only between entries.
+  /// Copies between the caller and an arena. Call only between entries.
   Status write(uint32_t arena, uint64_t offset, std::span<const uint8_t> data);
   Status read(uint32_t arena, uint64_t offset, std::span<uint8_t> data);
-  /// Starts to read a result and does not wait. The read returns the bytes
-  /// after the entries so far, whatever runs later. finishRead() waits only for
-  /// the oldest started read; `data` must have its size. At most
-  /// kMaxStartedReads reads may be open, of at most kMaxStartedBytes each.
+  /// Starts to read a result and does not wait. The result has the values after
+  /// all entries so far; later entries do not change it. finishRead() waits for
+  /// the oldest started read, and `data` must have the size of that read. At
+  /// most kMaxStartedReads reads may be open, of at most kMaxStartedBytes each.
   Status startRead(uint32_t arena, uint64_t offset, uint64_t bytes);
   Status finishRead(std::span<uint8_t> data);
   static constexpr uint64_t kMaxStartedBytes = 64;
@@ -134,8 +134,8 @@ public:
 
   /// Runs a library op of Kernels.def once on ranges of arenas, in order with
   /// the writes and reads. Used while a model is loaded. The op must have no
-  /// workspace and call no vendor library. Operands are in ABI order. kInternal
-  /// if the device has no row for it.
+  /// workspace and call no vendor library. Operands are in ABI order. Returns
+  /// kInternal if the device has no row for the op.
   Status run(const KernelOp &op, std::span<const qlora_operand> operands,
              std::span<const int64_t> constants);
 
@@ -154,10 +154,11 @@ public:
   /// Ends the entry.
   Status synchronize();
 
-  /// Times every command from the next entry on. A GPU then runs commands one
-  /// at a time, without a graph. Waits for earlier entries.
+  /// Waits for earlier entries, then times every command of later entries. A
+  /// GPU then runs commands one at a time, without a graph.
   Status startTiming();
-  /// Stops timing, waits for all entries, and returns their commands.
+  /// Stops timing, waits for all entries, and returns the times of their
+  /// commands.
   StatusOr<std::vector<TimedCommand>> finishTiming();
 
   const DeviceCounters &counters() const { return count; }
@@ -175,18 +176,18 @@ public:
   virtual GpuReadings readings() const { return {}; }
   /// Returns the name of the kernel that runs a launch of the module.
   std::string kernelName(uint32_t launch) const;
-  /// Returns the GEMM algorithms in use, as the text of a table that can be
-  /// pinned, for every GPU model in the group. Empty if the device chooses
-  /// none. Only after load().
+  /// Returns the GEMM algorithms in use for every GPU model in the group, as
+  /// the text of a table that can be pinned. Empty if the device chooses no
+  /// algorithms. Call only after load().
   virtual std::string gemmTable() const { return {}; }
-  /// One-line remarks, for example why a kernel is not the planned one.
+  /// Returns one-line remarks, for example why a planned kernel does not run.
   const std::vector<std::string> &remarks() const { return notes; }
   void addRemark(std::string line) { notes.push_back(std::move(line)); }
 
 protected:
   // Implemented by drivers. Operands are checked and in ABI order.
-  /// Whether other ranks take part; else they are only counted
-  /// (DeviceOptions::ranks).
+  /// Whether collectives run with other ranks. If not, the device only counts
+  /// the ranks (DeviceOptions::ranks).
   virtual bool hasRanks() const { return true; }
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,
@@ -198,12 +199,12 @@ protected:
   virtual Status startReadArena(uint32_t arena, uint64_t offset,
                                 uint64_t bytes);
   virtual Status finishReadArena(std::span<uint8_t> data);
-  /// Runs a row of the module's target that accepts the request.
+  /// Runs `row`, which is for the module's target and accepts the request.
   virtual Status runRow(const KernelRow &row, const KernelRequest &request,
                         std::span<const qlora_operand> operands) = 0;
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
-  /// Returns the row that runs a launch; null: the kernel that the module
-  /// names.
+  /// Returns the row that runs a launch; null if the kernel that the module
+  /// names runs it.
   virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
   virtual Status beginEntry(const qlora_entry &entry) = 0;
   /// Whether beginEntry() or finishEntry() runs all commands of the entry.
@@ -214,15 +215,16 @@ protected:
   virtual Status collective(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
-  /// Called when all commands are on their queues. Returns the first error
-  /// known of any queue.
+  /// Called when all commands are on their queues. Returns the first known
+  /// error of any queue.
   virtual Status finishEntry() = 0;
   /// Puts a command on its queue.
   Status dispatch(const qlora_command &command);
   /// Called when a command has failed: makes the other queues end soon and
   /// blocked collectives return. finishEntry() follows.
   virtual void cancel() {}
-  /// Waits for earlier entries and returns a timer; null if nothing runs.
+  /// Waits for earlier entries and returns a timer; null if the device runs
+  /// nothing.
   virtual StatusOr<std::unique_ptr<CommandTimer>> makeTimer() {
     return std::unique_ptr<CommandTimer>();
   }
@@ -234,8 +236,8 @@ protected:
   const DeviceOptions options;
   bool frozenIsShared = false;
   qlora_step_block step{};
-  bool onAllRanks = true; ///< begin()'s, for the current entry
-  bool hasOneSegment = false; ///< begin()'s, for the current entry
+  bool onAllRanks = true;     ///< argument of begin() for the current entry
+  bool hasOneSegment = false; ///< argument of begin() for the current entry
   std::vector<std::string> notes;
 
 private:
@@ -248,8 +250,9 @@ private:
   const qlora_entry *current = nullptr;
   std::unique_ptr<CommandTimer> timer; ///< null: commands are not timed
   Status failure; ///< the first error; all later calls return it
-  std::deque<uint64_t> startedReads; ///< bytes of each, oldest first
-  std::deque<std::vector<uint8_t>> readAhead; ///< default startReadArena()
+  std::deque<uint64_t> startedReads; ///< bytes of each open read, oldest first
+  /// Results of the default startReadArena(), oldest first.
+  std::deque<std::vector<uint8_t>> readAhead;
   DeviceCounters count;
 };
 

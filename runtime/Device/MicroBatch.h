@@ -15,14 +15,15 @@ namespace qlora {
 /// A target that is not in the loss.
 inline constexpr int32_t kNoLabel = -100;
 
-/// Sequences of a micro-batch and tokens per sequence; selects a variant.
+/// The number of sequences of a micro-batch and the tokens per sequence, which
+/// select a variant of the program.
 struct BatchShape {
   int64_t batch = 0;
   int64_t length = 0;
   auto operator<=>(const BatchShape &) const = default;
 };
 
-/// The inputs of one run of an entry, [batch, length] each, row-major.
+/// The inputs of one run of an entry, each [batch, length] and row-major.
 struct MicroBatch {
   int64_t batch = 0;
   int64_t length = 0;
@@ -35,7 +36,7 @@ struct MicroBatch {
   bool hasOneSegment = false;
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
-  /// Count of sequences at the end with mismatched answers
+  /// Number of sequences with mismatched answers, the last ones of the batch
   /// (Data/KtoKlPairs.h).
   int64_t mismatchedLines = 0;
 
@@ -52,7 +53,7 @@ struct MicroBatch {
     mismatchedLines = 0;
     hasOneSegment = false;
   }
-  /// Returns the tokens of the longest segment; at least 1.
+  /// Returns the number of tokens of the longest segment; at least 1.
   int64_t longestRow() const {
     int64_t longest = 1, run = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
@@ -91,7 +92,8 @@ struct MicroBatch {
 struct SequenceShard {
   int64_t number = 0, count = 1;
 
-  /// Returns the shard's values of `whole`, which has `length` per sequence.
+  /// Returns the shard's values of `whole`, which has `length` values per
+  /// sequence.
   std::vector<int32_t> cut(const std::vector<int32_t> &whole,
                            int64_t length) const {
     std::vector<int32_t> part;
@@ -101,8 +103,8 @@ struct SequenceShard {
       part.insert(part.end(), whole.begin() + at, whole.begin() + at + own);
     return part;
   }
-  /// Inverse of cut(): puts a shard's values at their place in sequences of
-  /// `length`; all others are 0.
+  /// Inverse of cut(): puts a shard's values at their places in sequences of
+  /// `length` values; all other values are 0.
   std::vector<int32_t> place(const std::vector<int32_t> &part,
                              int64_t length) const {
     std::vector<int32_t> whole(part.size() * static_cast<size_t>(count));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Decides which launches share a kernel, and which rows may run a launch.
+// Computes keys of launches, and the rows that may run a launch.
 
 #include "runtime/Device/PreparedLaunches.h"
 

@@ -23,30 +23,31 @@
 
 namespace qlora {
 
-/// Launches with equal keys share a kernel.
+/// Identifies a prepared kernel. Launches with equal keys share a kernel.
 using LaunchKey = std::vector<int64_t>;
 LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
                     const KernelRequest &request);
 
-/// Returns the addresses of operands; null if absent. `arenaBases` are the
-/// arenas' addresses, on the device.
+/// Returns the addresses of operands; null for absent operands. `arenaBases`
+/// are the arenas' addresses, on the device.
 std::vector<void *> operandAddresses(std::span<const qlora_operand> operands,
                                      std::span<uint8_t *const> arenaBases);
 
-/// Returns the planned row, then later rows of the same op and target, without
-/// the plain reference. Only the reference for an op that `references` names.
+/// Returns the planned row, then later rows of the same op and target, but not
+/// the plain reference. If `references` names the op, returns only its plain
+/// reference.
 std::vector<const KernelRow *>
 candidateRows(const KernelRow &planned,
               std::span<const std::string> references = {});
 
-/// Returns `refusal` of the last candidate row, with a hint at
-/// --reference-kernels if that would help.
+/// Returns `refusal`, the error of the last candidate row, with a hint at
+/// --reference-kernels if that option would help.
 Status noRowLeft(const KernelRow &planned, const Status &refusal);
 
 template <typename Kernel> class PreparedLaunches {
 public:
-  /// Prepares a row for a request with the given bytes of workspace.
-  /// kUnavailable: try the next row.
+  /// Prepares a row for a request with the given bytes of workspace. After
+  /// kUnavailable the next row is tried.
   using Prepare = std::function<StatusOr<std::unique_ptr<Kernel>>(
       const KernelRow &, const KernelRequest &, uint64_t)>;
 
@@ -95,7 +96,7 @@ private:
                                  const KernelRequest &request);
 
   std::map<LaunchKey, Chosen> kernels;
-  std::vector<const Chosen *> byCommand; ///< per command
+  std::vector<const Chosen *> byCommand; ///< null for other commands
   std::vector<const KernelRow *> rowOfLaunch;
   std::vector<void *> addresses; ///< per operand of the module
 };

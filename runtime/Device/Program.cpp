@@ -29,8 +29,8 @@ Status runEntry(Device &device, const LoadedModule &module,
     Status status = device.enqueue(commands[i]);
     if (status.isOk())
       continue;
-    // All queues must end before this returns. The error is already in
-    // `status`.
+    // All queues must end before the error is returned; `status` already has
+    // it.
     (void)device.synchronize();
     // A WAIT returns the error of the command that it waits for.
     if (commands[i].kind == QLORA_COMMAND_WAIT)
@@ -75,8 +75,8 @@ static bool isOneSegmentALine(const MicroBatch &batch) {
   return true;
 }
 
-/// Returns the prompt tokens of sequences with chosen answers (the first half):
-/// their loss has these in addition to the targets.
+/// Returns the prompt tokens of sequences with chosen answers (the first half
+/// of the batch). Their loss includes the prompts in addition to the targets.
 static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
   std::vector<int32_t> prompts(batch.ids.size(), kNoLabel);
   for (int64_t i = 0; i + 1 < batch.batch / 2 * batch.length; ++i)
@@ -166,7 +166,8 @@ LossSums &LossSums::operator/=(double count) {
   return *this;
 }
 
-/// Finds the kinds of sums, which are the same for all entries that have sums.
+/// Finds the sums that the program has. All entries with sums have the same
+/// ones.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   auto has = [&](qlora_binding_kind kind) {
@@ -211,17 +212,17 @@ StatusOr<LossSums> Program::finishFloats() {
   return read;
 }
 
-/// Divides by the number of ranks that have added the same sums:
+/// Divides the sums by the number of ranks that have added equal ones:
 /// tensor-parallel ranks and, for sums of whole sequences, context-parallel
-/// ranks. Only the last pipeline stage has added them.
+/// ranks. Of a pipeline, only the last stage has added sums.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
   return read /= module.tensorRanks() *
                  (read.isOfSequences() ? module.contextRanks() : 1);
 }
 
-/// Returns the labelled rows of this rank's tokens, or an upper bound: all
-/// labels of a sequence may be in one cp shard.
+/// Returns the number of labelled rows among this rank's tokens, or an upper
+/// bound, because all labels of a sequence may be in one cp shard.
 int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
                           std::optional<int64_t> mostLabels) const {
   // Prompt tokens need the head too, and `mostLabels` does not count them.
@@ -234,7 +235,8 @@ int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
   return std::ssize(own) - std::ranges::count(own, kNoLabel);
 }
 
-/// Writes inputs and runs the entry. No `mostLabels`: ranks run other entries.
+/// Writes inputs and runs the entry. `mostLabels` is empty if other ranks run
+/// other entries.
 Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       std::optional<int64_t> mostLabels,
                       const qlora_step_block &step) {

@@ -26,21 +26,21 @@ Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true, bool hasOneSegment = false);
 
-/// Sums over the labelled tokens of micro-batches, or over pairs of answers or
-/// single answers if the program was compiled for them.
+/// Sums over the units of a loss: labelled tokens, pairs of answers, or single
+/// answers, depending on the objective of the program.
 struct LossSums {
   enum class Of { kTokens, kPairs, kAnswers };
 
   double loss = 0;   ///< includes the router loss, if there is one
-  double labels = 0; ///< or pairs, or answers
+  double labels = 0; ///< number of units
   Of of = Of::kTokens;
-  /// QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE, in order. 0 for
-  /// results that the program does not have.
+  /// The results QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE, in
+  /// this order; 0 for results that the program does not have.
   std::array<double, 7> preferences = {};
   double routers = 0; ///< router loss, a part of `loss`
 
-  /// Whether every context-parallel rank has the sums of whole sequences.
-  /// Otherwise each has the sums of its own tokens.
+  /// Whether every context-parallel rank has the sums of whole sequences. If
+  /// not, each rank has the sums of its own tokens.
   bool isOfSequences() const { return of != Of::kTokens; }
   double preference(qlora_binding_kind kind) const {
     return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
@@ -50,8 +50,8 @@ struct LossSums {
   LossSums &operator/=(double count);
 };
 
-/// Used by the session's thread. `module` and `device`, which has loaded it,
-/// outlive this.
+/// Used by the session's thread. `device` has loaded `module`; both must
+/// outlive the Program.
 class Program {
 public:
   Program(const LoadedModule &module, Device &device);
@@ -66,18 +66,20 @@ public:
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
-  /// Only starts to read the sums of accumulateLast()'s entry. Used instead of
-  /// it if the reduction over ranks is done elsewhere.
+  /// Starts to read a step's sums. Used instead of accumulateLast() if other
+  /// code reduces over ranks.
   Status readSums(const MicroBatch &batch);
-  /// Sets the TRAINABLE arena to the parameters that are evaluated and saved,
-  /// or back to those that are trained. Does nothing if these are the same.
+  /// Sets the TRAINABLE arena to the parameter values that are evaluated and
+  /// saved, or back to the values that are trained. Does nothing if the program
+  /// does not distinguish them.
   Status switchTo(qlora_entry_kind kind, const qlora_step_block &step);
   /// Runs one optimizer step and starts to read its gradient norm.
   Status update(const qlora_step_block &step);
 
-  /// Finish the started reads, in the order of their starts. finishSums():
-  /// loss and labels of a step over all micro-batches and ranks; ranks with the
-  /// same rows count as one. finishNorm(): the gradient norm before clipping.
+  /// Finish the started reads, in the order of their starts. finishSums()
+  /// returns a step's loss and labels over all micro-batches and ranks,
+  /// counting ranks with the same rows once. finishNorm() returns the gradient
+  /// norm before clipping.
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
@@ -113,7 +115,7 @@ private:
 
   const LoadedModule &module;
   Device &device;
-  std::vector<qlora_binding_kind> sums; ///< sums of entries, in reading order
+  std::vector<qlora_binding_kind> sums; ///< sums of an entry, in reading order
 };
 
 } // namespace qlora

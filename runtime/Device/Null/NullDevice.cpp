@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The device that runs nothing. It checks every command against the arenas and
+// The null device runs nothing. It checks every command against the arenas and
 // the other queues, counts commands, and allocates no arena.
 // `qlora-run train.so --device null --gpus 8` needs no hardware.
 

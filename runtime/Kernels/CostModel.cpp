@@ -8,14 +8,15 @@
 
 using namespace qlora;
 
-/// Time to start a kernel on the threads of a rank and wait for the last.
+/// Seconds to start a kernel on the threads of a rank and wait for the last
+/// one.
 static constexpr double kLaunchSeconds = 5e-6;
-/// Vectorised exp and similar functions, per core and second.
+/// Vectorised exponentials and similar functions, per core and second.
 static constexpr double kTranscendentalRate = 4e8;
 /// Speed of the cache that all cores share, relative to memory.
 static constexpr double kCacheSpeed = 4.0;
 
-/// All counts except those of bf16 attention.
+/// All members of Work that are counts, except those of bf16 attention.
 static constexpr double Work::*kCounts[] = {
     &Work::f32Flops,          &Work::bf16Flops,
     &Work::panelF32Flops,     &Work::panelBf16Flops,
@@ -59,7 +60,7 @@ double Work::attentionFlops() const {
 
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
 
-/// Time of all matmuls on a CPU.
+/// Seconds of all matmuls on a CPU.
 static double productSeconds(const Work &work, const DeviceProfile &device) {
   const CpuKernelRates rates = device.cpuKernels();
   return 1e-9 * (work.f32Flops / device.gemmF32Gflops +
@@ -70,7 +71,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device) {
                  attentionBf16Flops(work) / rates.attentionBf16Gflops);
 }
 
-/// Time of bf16 attention on a GPU.
+/// Seconds of bf16 attention on a GPU.
 static double attentionSeconds(const Work &work, const GpuRates &gpu) {
   static_assert(size_t(AttentionKernel::kCount) == 4, "a rate for each");
   const AttentionRate *rates[] = {
@@ -98,7 +99,8 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// Counts transcendentals, except attention's, which its rates include.
+/// Returns the transcendentals of `work`; 0 for attention, whose rates include
+/// them.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }

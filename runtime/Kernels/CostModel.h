@@ -11,9 +11,9 @@
 // A kernel overlaps its memory traffic with its arithmetic (the roofline).
 // Exponentials and packing do not overlap: they need the same cores. Packing is
 // the copy of a GEMM's second operand into blocks, which matters if there are
-// few rows. Panels wait for their operands: the stored weight is read before it
-// is multiplied, and rows of a and c come from caches shared by all cores. On a
-// GPU other warps run meanwhile:
+// few rows. `waiting` is for panels: the stored weight is read before it is
+// multiplied, and rows of a and c come from caches shared by all cores. On a
+// GPU, other warps run while a warp waits, so the time is
 //
 //   launch + max(arithmetic, instructions, memory)
 //
@@ -54,7 +54,7 @@ enum class AttentionKernel {
 /// Floating-point operations of attention in bf16.
 struct AttentionWork {
   double flops = 0;       ///< needed by the causal mask
-  double flopsPerKey = 0; ///< added if each query saw one key more
+  double flopsPerKey = 0; ///< more FLOPs if each query saw one more key
 };
 
 /// Device-independent counts of a kernel's work. Counts can be added.
@@ -68,10 +68,10 @@ struct Work {
   double attentionF32Flops = 0;
   std::array<AttentionWork, size_t(AttentionKernel::kCount)> attention = {};
   double bytes = 0;       ///< read and written in memory
-  double thinBytes = 0;   ///< in `bytes`, moved by thin GEMMs, on a GPU
+  double thinBytes = 0;   ///< part of `bytes` that thin GEMMs move, on a GPU
   double packedBytes = 0; ///< moved to rearrange a GEMM operand, on a CPU
-  double waitedBytes = 0; ///< in `bytes`, not overlapped, on a CPU
-  double decodedNumbers = 0;   ///< decoded from 4 bits each, in cache
+  double waitedBytes = 0; ///< part of `bytes` that is not overlapped, on a CPU
+  double decodedNumbers = 0;   ///< weights decoded in cache
   double transcendentals = 0;  ///< exp, sin, sqrt, ..., on a CPU
   double laneInstructions = 0; ///< in GPU kernels without matmuls
   double launches = 0;
@@ -89,10 +89,10 @@ Work operator+(Work left, const Work &right);
 /// overlap; concurrent kernels share each of the two.
 struct Demand {
   double launch = 0, arithmetic = 0, memory = 0;
-  double serial = 0; ///< not overlapped
+  double serial = 0; ///< time that overlaps with nothing
 
   bool isMemoryBound() const { return memory > arithmetic; }
-  /// Seconds without the launch, if nothing else runs.
+  /// Returns the seconds without the launch, if no other kernel runs.
   double busy() const {
     return serial + (isMemoryBound() ? memory : arithmetic);
   }
@@ -110,29 +110,31 @@ double busSeconds(double bytes, const DeviceProfile &device);
 constexpr double kCacheBytes = 32 << 20;
 
 /// Returns `work` for a CPU if `bytes` of its input were written just before.
-/// As many of these bytes as fit the cache are read from it.
+/// Of these, the bytes that fit the cache are read from the cache, not from
+/// memory.
 Work withCached(Work work, double bytes);
 
 /// Work of a kernel without matmuls: a generated kernel, or a loop over rows.
 Work rowWork(double bytes, double transcendentals);
 
-/// c = a . b, or c += a . b: m x n, inner dimension k.
+/// Work of c = a . b, or of c += a . b; c is [m, n], the inner dimension k.
 Work gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a, qlora_dtype b,
               qlora_dtype c, bool accumulates);
 
-/// Causal attention of one layer; the backward needs 2.5 times the FLOPs.
+/// Extents of causal attention in one layer.
 struct AttentionExtents {
   int64_t batch, length, heads, kvHeads, dim, window; ///< window 0: none
 };
 Work attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
                    bool backward);
 
-/// Work of one launch of a library op, computed from its Kernels.def constants
-/// and dtypes, if a single kernel does it, as on the CPU. Every op of
-/// Kernels.def has an entry in KernelWork.cpp; asserts on an unknown op.
+/// Returns the work of one launch of a library op, computed from its
+/// Kernels.def constants and dtypes, if a single kernel computes it, as on the
+/// CPU. Every op of Kernels.def has an entry in KernelWork.cpp; asserts on an
+/// unknown op.
 Work kernelWork(const KernelRequest &request);
 
-/// FLOPs of the matmuls of a launch; reports divide these by the time.
+/// Returns the FLOPs of a launch's matmuls. Reports divide them by the time.
 double neededFlops(const KernelRequest &request);
 
 /// Returns the work of each CUDA kernel of a launch, in order. Conversions,
@@ -142,7 +144,8 @@ double neededFlops(const KernelRequest &request);
 std::vector<Work> cudaKernelWork(const KernelRequest &request,
                                  const KernelRow *row = nullptr);
 
-/// Seconds of a launch before row selection; on a GPU, of its CUDA kernels.
+/// Returns the seconds of a launch whose row is not selected yet. On a GPU,
+/// this is the sum over its CUDA kernels.
 double secondsOf(const KernelRequest &request, const DeviceProfile &device);
 
 /// Category of a launch in reports.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// attention, blocked: a task is one block of queries of one head. It goes
-// over the blocks of keys with the online softmax (Milakov and Gimelshein,
-// 2018; FlashAttention): a running maximum, sum and output per query, rescaled
-// when the maximum grows.
+// attention, blocked: a task is one block of queries of one head. A task
+// processes one block of keys after another with the online softmax (Milakov
+// and Gimelshein, 2018; FlashAttention): a running maximum, sum and output per
+// query, rescaled when the maximum grows.
 
 #include <cmath>
 #include <limits>
@@ -61,7 +61,8 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
                                scratch.library.bytes);
 }
 
-/// Sets the initial softmax: empty, or the sink, which padding does not see.
+/// Sets the initial softmax state of each query: empty, or the head's sink.
+/// Padding queries have no sink.
 void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
                         int64_t head, AttentionBlock queries, float *maxima,
                         float *sums) const {
@@ -89,7 +90,7 @@ void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
     rescales[row] =
         maximum == maxima[row] ? 1.0f : std::exp(maxima[row] - maximum);
     maxima[row] = maximum;
-    // If a query sees nothing yet, each e^-infinity is 0.
+    // If a query has seen no key yet, all its exponentials are e^-infinity = 0.
     shifts[row] = maximum == kNone ? 0.0f : maximum;
   }
   exponentiateRows({scores, rows, columns, shifts, newSums,
@@ -138,7 +139,7 @@ void Forward::finish(const LibraryKernelArgs &args, int64_t batchRow,
   for (int64_t row = 0; row < queries.count; ++row) {
     const int64_t query = queries.first + row;
     float *output = scratch.sum.in<float>(slot) + row * shape.dim;
-    // A query that sees nothing is padding.
+    // A query that sees no key is padding.
     const bool isEmpty = maxima[row] == kNone;
     scaleRun(output, shape.dim, isEmpty ? 0.0f : 1.0f / sums[row]);
     lse[query] = isEmpty ? 0.0f : maxima[row] + std::log(sums[row]);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // attention_grad, blocked: a task is one key head with all query heads that
-// share it, so that one thread sums dk and dv in a fixed order. If those tasks
-// are too few, a task is one query head, and dk and dv are summed afterwards in
-// the order of the heads. Probabilities are recomputed from the scores and lse:
+// share it, so that one thread sums dk and dv in a fixed order. If there are
+// fewer key heads than threads could use, a task is one query head, and dk and
+// dv are summed afterwards in the order of the heads. Probabilities are
+// recomputed from the scores and lse:
 //
 //   P = e^(S - lse)      dV += P^T dO         dP = dO V^T
 //   dS = scale P (dP - rowsum(dO O)), with a cap times 1 - tanh^2
@@ -21,7 +22,7 @@ using plans::AttentionScratch;
 
 namespace {
 
-/// f32 rows to add to.
+/// The f32 rows in which a task sums dk or dv.
 struct RowSum {
   float *data;
   int64_t ld;
@@ -47,7 +48,8 @@ struct Gradient {
   int64_t headsPerTask() const { return isSplit() ? 1 : shape.group(); }
   int64_t tasks() const { return shape.batch * shape.heads / headsPerTask(); }
   std::shared_ptr<const BlockProducts> prepareProducts() const;
-  /// Partial sum of dk (`which` 0) or dv (1), with the stride dim.
+  /// Returns one query head's partial sum of dk (`which` 0) or dv (1), with the
+  /// row stride dim.
   float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  int64_t which) const {
     return scratch.partials.in<float>(args.buffers.back()) +
@@ -114,8 +116,8 @@ std::shared_ptr<const BlockProducts> Gradient::prepareProducts() const {
                                scratch.library.bytes);
 }
 
-/// Sums dk and dv of tokens [begin, end) of all sequences and key heads, the
-/// tokens innermost.
+/// Sums the partial dk and dv of tokens [begin, end). The index runs over
+/// sequences, key heads and tokens, with tokens innermost.
 void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
                            int64_t end) const {
   for (int64_t index = begin; index < end; ++index) {
@@ -139,8 +141,9 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
   }
 }
 
-/// Sums of f32 results are made in place. Other types, and single query heads
-/// that share a key head, use scratch.
+/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. A
+/// task with one of several query heads of a key head gets that head's partial
+/// sum.
 RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
   RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())
@@ -205,7 +208,8 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                   keySum.data + keys.first * keySum.ld, keySum.ld);
 }
 
-/// Computes rowsum(dO O) of f32 values: in place, or widened row by row.
+/// Computes rowsum(dO O) of a block of queries from f32 values, which are
+/// widened row by row if the operands are bf16.
 void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
   const auto row = [&](Operand operand, int64_t ld, int64_t token,
                        float *line) -> const float * {

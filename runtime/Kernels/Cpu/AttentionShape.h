@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Operands of attention (the first six, then sinks) and of attention_grad; the
-/// workspace is the last.
+/// Operands of attention (the first six, then sinks) and of attention_grad. The
+/// last operand of both ops is the workspace.
 enum AttentionOperand {
   kQ,
   kK,
@@ -57,7 +57,7 @@ struct AttentionShape {
   int64_t firstKey(int64_t query) const {
     return window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
   }
-  /// Whether `query` sees `key`; `segments` of the sequence, or null.
+  /// Whether `query` sees `key`. `segments` are the sequence's, or null.
   bool sees(const int32_t *segments, int64_t query, int64_t key) const {
     if (key > query || key < firstKey(query))
       return false;
@@ -76,13 +76,13 @@ struct AttentionShape {
   }
 
   /// Returns rows of head `head` of a [B, T, heads * dim] matrix with stride
-  /// ld, as `products` take them: in place, gathered into `scratch`, or
-  /// widened.
+  /// ld, in the form that `products` needs: in place, or gathered or widened
+  /// into `scratch`.
   RowView rows(const BlockProducts &products, const void *matrix, int64_t ld,
                int64_t batchRow, int64_t head, AttentionBlock block,
                float *scratch) const;
 
-  /// Returns the one or two sizes that blocks of queries or keys have.
+  /// Returns the sizes of blocks: `block`, and that of the last block.
   std::vector<int64_t> blockSizes(int64_t block) const;
 
   /// Returns the segments of a sequence; null without segments.
@@ -96,28 +96,30 @@ struct AttentionShape {
                int64_t head) const {
     return bufferOf<float>(args, kLse) + (batchRow * heads + head) * length;
   }
-  /// Writes the row of a sequence, head and token.
+  /// Rounds `from` into the row of a sequence, head and token.
   void storeRow(const float *from, void *matrix, int64_t ld, int64_t batchRow,
                 int64_t head, int64_t token) const {
     narrow(from, dtype,
            elementAt(matrix, dtype, rowOffset(ld, batchRow, head, token)), dim);
   }
-  /// Returns the index of the first element of such a row.
+  /// Returns the index of the first element of the row of a sequence, head and
+  /// token in a matrix with row stride `ld`.
   int64_t rowOffset(int64_t ld, int64_t batchRow, int64_t head,
                     int64_t token) const {
     return (batchRow * length + token) * ld + head * dim;
   }
 };
 
-/// Returns the buffer `part` of the scratch `slot` for dense values that
-/// `products` take as bf16; null if they take f32.
+/// Returns the buffer `part` of the scratch `slot` for dense bf16 values; null
+/// if the operands of `products` are f32.
 inline uint16_t *narrowValues(const BlockProducts &products, plans::Part part,
                               void *slot) {
   return products.operandType() == QLORA_DTYPE_BF16 ? part.in<uint16_t>(slot)
                                                     : nullptr;
 }
 
-/// Returns dense rows for `products`: `narrow`, or `values` if it is null.
+/// Returns dense rows for BlockProducts: `narrow`, or `values` if `narrow` is
+/// null.
 inline RowView denseRows(const float *values, const uint16_t *narrow,
                          int64_t columns) {
   return {narrow ? static_cast<const void *>(narrow) : values, columns};

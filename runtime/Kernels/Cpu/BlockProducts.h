@@ -15,13 +15,13 @@
 
 namespace qlora {
 
-/// A range of rows in BlockProducts::operandType(). bf16 has no gaps.
+/// A range of rows in BlockProducts::operandType(). bf16 rows have no gaps.
 struct RowView {
   const void *data;
   int64_t ld;
 };
 
-/// c := alpha op(a) . op(b) + beta c.
+/// The scalars and transpositions of c := alpha op(a) . op(b) + beta c.
 struct BlockForm {
   bool transposeA = false, transposeB = false;
   float alpha = 1, beta = 0;
@@ -39,17 +39,18 @@ public:
     BlockExtents extents;
   };
   /// Prepares matmuls of values of `dtype` in slots [0, slots), each with
-  /// `scratchBytes` of scratch. bf16 needs all of `requests`; if the CPU or the
-  /// scratch does not allow one of them, operands are f32.
+  /// `scratchBytes` of scratch. Operands are bf16 only if `dtype` is, and the
+  /// CPU and the scratch allow all `requests`; otherwise they are f32.
   static std::shared_ptr<const BlockProducts>
   create(const std::vector<Request> &requests, qlora_dtype dtype, int64_t slots,
          uint64_t scratchBytes);
 
-  /// bf16 or f32.
+  /// Returns the type of the operands: bf16 or f32.
   qlora_dtype operandType() const { return type; }
 
-  /// Runs one of the requests into f32 rows with stride `ldc` (bf16: n). At
-  /// most one call per slot at a time; `scratch` is aligned to 64.
+  /// Runs one of the requests. c is f32 with the row stride `ldc`, which is n
+  /// for bf16 operands. At most one call per slot may run at a time; `scratch`
+  /// is aligned to 64 bytes.
   Status run(int64_t slot, const BlockForm &form, const BlockExtents &extents,
              RowView a, RowView b, float *c, int64_t ldc, void *scratch) const;
 

@@ -71,7 +71,7 @@ void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
   sumF32(from, beta, static_cast<float *>(to), count);
 }
 
-/// Values that are converted through an f32 buffer at a time.
+/// Number of values that are converted through an f32 buffer at a time.
 static constexpr int64_t kWindow = 1024;
 
 /// Calls use(f32 values, index of the first, count) for windows of a run of

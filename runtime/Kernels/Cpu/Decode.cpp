@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// decode: computes the 16 values of a block once, each the code book's value
-// less the zero point times the scale; then an element is one lane of a table
-// look-up. The operations are those of StoredTensor::element, so the bits are
-// equal. If DecodeRun has the instructions, the table is in the result's type;
-// else values are f32 in between.
+// decode: computes the table of a block's 16 values once, each (code book value
+// - zero point) * scale; then an element is one lane of a table look-up. The
+// operations, and so the bits, are those of StoredTensor::element. If the CPU
+// has the instructions of DecodeRun, the table is in the result's type;
+// otherwise it is f32, and values are rounded afterwards.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -21,7 +21,7 @@ namespace qlora {
 
 namespace {
 
-/// Elements decoded at a time.
+/// Number of elements that are decoded at a time.
 constexpr int64_t kWindow = 1024;
 
 using EightFloats = float __attribute__((vector_size(32)));
@@ -37,7 +37,7 @@ using CodePair = uint64_t;
 
 } // namespace
 
-/// Unpacks bytes to pairs of codes: high nibble first.
+/// Unpacks each byte to a pair of codes, high nibble first.
 QLORA_INLINE void unpack(const uint8_t *__restrict packed, int64_t bytes,
                          CodePair *__restrict codes) {
   for (int64_t i = 0; i < bytes; ++i)
@@ -72,7 +72,7 @@ QLORA_INLINE void lookUp(const CodeTable &table, const uint8_t *codes,
 /// Decodes 4-bit elements [first, first + count), at most kWindow.
 QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
                                int64_t count, float *out) {
-  // Unpacks whole bytes; an odd `first` also unpacks its left neighbour.
+  // Unpack whole bytes: if `first` is odd, its left neighbour is unpacked too.
   CodePair window[kWindow / 2 + 1];
   unpack(tensor.packed + first / 2, (first + count + 1) / 2 - first / 2,
          window);
@@ -114,8 +114,9 @@ QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
 
 namespace {
 
-/// The block of an element and the first element beyond it. A division takes as
-/// long as a run of 64 elements; a known scaleShift avoids it.
+/// The index of an element's block, and the first element after the block. A
+/// division takes as long as a run of 64 elements; a known scaleShift avoids
+/// it.
 struct ScaleRun {
   int64_t index, end;
   static ScaleRun at(const StoredTensor &tensor, int scaleShift,
@@ -128,7 +129,7 @@ struct ScaleRun {
 
 } // namespace
 
-/// Decodes block by block. Number: float, or uint16_t for bf16.
+/// Decodes elements block by block. `Number` is float, or uint16_t for bf16.
 template <typename Number>
 static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
                                          const uint8_t *, int64_t, Number *),
@@ -139,8 +140,8 @@ static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
     const int64_t run = std::min(first + count, at.end) - element;
     const auto scale = ScaledFrom::of(tensor, at.index);
     const uint8_t *packed = tensor.packed + element / 2;
-    // An element in a low nibble begins no byte: decoded alone, as the first of
-    // two.
+    // decodeRun must begin at a high nibble: decode an element in a low nibble
+    // separately, shifted to the high one.
     const int64_t lone = element % 2;
     if (lone) {
       const auto shifted = static_cast<uint8_t>(*packed++ << 4);

@@ -20,12 +20,12 @@ struct ScaledFrom {
   float operator()(float value) const { return (value - zero) * absmax; }
 };
 
-/// Functions that decode 4-bit codes by AVX-512: one table look-up in a
-/// register gives 32 bf16 or 16 f32 values. The bits are those of
-/// StoredTensor::element, rounded to nearest even. For `count` codes with one
-/// scale, the first in the high nibble of packed[0]: out[i] := (codeBook[code
-/// i] - zero) * scale; the code book has 16 values. They read no byte beyond
-/// the last code and write no value beyond `count`.
+/// Functions that decode 4-bit codes with AVX-512: one table look-up in a
+/// register gives 32 bf16 or 16 f32 values. out[i] := (codeBook[code i] - zero)
+/// * scale for `count` codes with one scale, the first in the high nibble of
+/// packed[0]. The code book has 16 values. The bits are those of
+/// StoredTensor::element, rounded to nearest even. The functions read no byte
+/// after the last code and write no value after `count`.
 struct DecodeRun {
   void (*toF32)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                 int64_t count, float *out);
@@ -47,10 +47,10 @@ struct StoredWeight {
 
   bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 
-  /// Reads the constants rows, columns, block and double_quant and the operand
-  /// w.
+  /// Describes the operand w of a request with the constants rows, columns,
+  /// block and double_quant.
   static StoredWeight of(const KernelRequest &request);
-  /// A quantised weight.
+  /// Describes a quantised weight with rows of `columns` elements.
   static StoredWeight of(const StoredLayout &layout, int64_t columns);
 
   /// Decodes elements [first, first + count) of `weight` to `outType` (f32,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Spreads codes so that a permutation finds its index in the low bits of each
-// lane, whatever is above them. A byte b, widened, is b >> 4 in one lane and b
-// itself in the next. A look-up among 16 values uses four bits of a lane; one
-// among 32, the 16 twice, uses five.
+// Decodes 4-bit codes with permutations of AVX-512. A permutation uses only the
+// low bits of a lane as index into the table, so higher bits are not cleared: a
+// byte b becomes b >> 4 in one lane and b in the next. For f32 the table has 16
+// values and an index 4 bits. For bf16 the table has the 16 values twice, so
+// the fifth bit of an index does not matter.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -24,7 +25,8 @@ QLORA_AVX512 static __m512 tableOf(const float *codeBook, ScaledFrom scale) {
                        _mm512_set1_ps(scale.absmax));
 }
 
-/// The table in bf16, rounded as by qlora_f32_to_bf16, twice.
+/// Returns the table in bf16, rounded as by qlora_f32_to_bf16, two times in a
+/// row.
 QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook,
                                           ScaledFrom scale) {
   const __m512 table = tableOf(codeBook, scale);
@@ -54,7 +56,7 @@ QLORA_AVX512 static __m512i thirtyTwoCodes(__m128i bytes) {
                          _mm512_slli_epi32(wide, 16));
 }
 
-/// Loads the bytes of `codes` codes, at most 32; zero beyond.
+/// Loads the bytes of `codes` codes, at most 32; the remaining bytes are 0.
 QLORA_AVX512 static __m128i someBytes(const uint8_t *packed, int64_t codes) {
   const auto mask = static_cast<__mmask16>((1u << ((codes + 1) / 2)) - 1);
   return _mm_maskz_loadu_epi8(mask, packed);

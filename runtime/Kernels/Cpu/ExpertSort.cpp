@@ -11,7 +11,7 @@
 namespace qlora::cpu {
 
 namespace {
-/// A counting sort of the rows of this rank's experts.
+/// Sorts the rows of this rank's experts by counting.
 class ExpertSort {
 public:
   explicit ExpertSort(const KernelRequest &r)
@@ -24,7 +24,7 @@ private:
   void findOffsets(const LibraryKernelArgs &args, int64_t first);
 
   int64_t rows, experts, own;
-  std::vector<int32_t> next; ///< next position of each of this rank's experts
+  std::vector<int32_t> next; ///< next free position per expert of this rank
 };
 } // namespace
 

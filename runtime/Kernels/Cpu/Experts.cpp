@@ -61,10 +61,10 @@ struct Router {
 };
 } // namespace
 
-/// NaN is smaller than any number.
+/// Compares logits; a NaN is smaller than any number.
 static bool isBetter(float a, float b) { return a > b || (b != b && a == a); }
 
-/// Walks over the logits once and keeps the best so far in order.
+/// Selects a row's best experts in one pass over its logits, best first.
 void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
   int64_t count = 0;
   for (int32_t e = 0; e < experts; ++e) {
@@ -80,8 +80,8 @@ void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
   }
 }
 
-/// dl_i = w_i (dw_i - sum of w_j dw_j). dw is 0 for experts that are not
-/// chosen, w for logits outside the softmax.
+/// Computes dl_i = w_i (dw_i - sum of w_j dw_j). dw is 0 for experts that are
+/// not chosen; w is 0 for logits outside the softmax.
 void Router::differentiate(const void *logits, int64_t row,
                            const int32_t *choices, const float *dweights,
                            qlora_dtype out, void *dlogits,
@@ -142,7 +142,7 @@ PreparedKernel route_grad::cpu::prepare(const KernelRequest &request,
 
 // Tokens and sorted rows ------------------------------------------------------
 
-/// Columns that are summed at a time, in f32.
+/// Number of columns that are summed in f32 at a time.
 static constexpr int64_t kSummed = 1024;
 
 namespace {

@@ -43,8 +43,8 @@ public:
                      uint8_t *scratch) = 0;
 };
 
-/// Creates one implementation. The primitive returns kUnavailable if this CPU
-/// or the scratch does not allow it.
+/// Create a Gemm with one of the two implementations. createGemmPrimitive()
+/// returns kUnavailable if this CPU or the scratch does not allow a primitive.
 StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &problem,
                                                     uint64_t scratchBytes);
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
@@ -55,15 +55,15 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
 Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
                    float *c);
 
-/// GEMMs of some shapes for concurrent tasks: one of each shape for every slot,
-/// since only one thread at a time may use its memory objects.
+/// GEMMs of some shapes for concurrent tasks. Each slot has a Gemm of each
+/// shape, because only one thread at a time may use a Gemm.
 class SlotProducts {
 public:
   /// Prepares a shape with `create` (Gemm::create, or one implementation),
   /// unless it was added before.
   Status add(const GemmProblem &problem, int64_t slots, uint64_t scratchBytes,
              decltype(Gemm::create) &create = Gemm::create);
-  /// Returns the GEMM of a shape that was added.
+  /// Returns a slot's GEMM of a shape that was added.
   Gemm &find(const GemmProblem &problem, int64_t slot) const;
 
 private:

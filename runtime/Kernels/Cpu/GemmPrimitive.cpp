@@ -18,7 +18,7 @@ namespace qlora {
 
 using plans::GemmCopies;
 
-/// Checks the CPU, since a call to oneDNN would already fix its instructions.
+/// Checks the CPU itself, because asking oneDNN would fix its instructions.
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {
     if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&
@@ -44,7 +44,7 @@ dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
           isTransposed ? Dims{1, rows} : Dims{columns, 1}};
 }
 
-/// Whether oneDNN uses matrix tiles: its set of instructions has their bits.
+/// Whether oneDNN uses matrix tiles (AMX).
 bool usesTiles() {
   limitInstructions();
   constexpr int kTiles = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
@@ -82,7 +82,7 @@ GemmPrimitive::GemmPrimitive(const GemmProblem &problem,
 
 Status GemmPrimitive::execute(const void *a, const void *b, void *c,
                               uint8_t *scratch) {
-  // The C interface: the C++ one allocates a map for every execution.
+  // Use the C interface: the C++ interface allocates a map for every execution.
   dnnl_memory_set_data_handle(aMemory.get(), const_cast<void *>(a));
   dnnl_memory_set_data_handle(bMemory.get(), const_cast<void *>(b));
   dnnl_memory_set_data_handle(cMemory.get(), c);
@@ -106,13 +106,13 @@ struct Stored {
   int64_t rows, columns, ld;
 };
 
-/// Copies to bf16 without gaps, with zeros up to `rows` and `columns`.
+/// Copies a matrix to bf16 without gaps, padded with zeros to [rows, columns].
 void copyDense(const Stored &from, int64_t rows, int64_t columns, uint8_t *to) {
   static constexpr int64_t kGrain = 8192; // elements
   const auto at = [&](int64_t element) {
     return elementAt(to, QLORA_DTYPE_BF16, element);
   };
-  // A matrix that only changes its type is one run, whatever its shape.
+  // Without gaps and padding, convert all elements as one run.
   if (from.ld == columns && from.columns == columns && from.rows == rows) {
     parallelRanges(rows * columns, kGrain, [&](int64_t begin, int64_t end) {
       convertRun(from.dtype, elementAt(from.data, from.dtype, begin),
@@ -168,7 +168,8 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// The primitive always runs with this thread's present number of threads.
+/// Describes the primitive, which will run with the number of threads that the
+/// calling thread has now.
 dnnl::matmul::primitive_desc describe(const GemmProblem &p,
                                       const dnnl::engine &engine) {
   const GemmCopies copies = copiesOf(p);
@@ -216,7 +217,7 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
 
 namespace {
 
-/// Two GEMMs whose depths add up to the whole: c := first, then c += second.
+/// Two GEMMs that split the depth: c := first, then c += second.
 class GemmPair final : public Gemm {
 public:
   GemmPair(const GemmProblem &problem, std::unique_ptr<Gemm> first,
@@ -248,8 +249,8 @@ static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
 
 /// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) splits the depth of a
 /// matmul with a transposed bf16 `a` among threads if it is a power of two from
-/// 2048 on. Then the sum depends on their number. The two depths, 1024 and the
-/// rest, avoid that.
+/// 2048 on. Then the sum depends on the number of threads. Two GEMMs, of the
+/// depths 1024 and k - 1024, avoid that.
 static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
                                                   uint64_t scratchBytes) {
   if (p.c != QLORA_DTYPE_F32)
@@ -276,7 +277,7 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
   if (!p.isBF16() && !(isF32 && isDense))
     return Status::error(StatusCode::kUnavailable,
                          "oneDNN does not support these types or strides");
-  // Tiles are as fast for f32, and do not split the depth among threads.
+  // GemmTiles is as fast for these f32 GEMMs and does not split the depth.
   if (isF32 && (p.transposeA || p.k >= 16384))
     return Status::error(StatusCode::kUnavailable,
                          "oneDNN may split the depth among threads");

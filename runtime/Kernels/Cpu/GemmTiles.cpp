@@ -26,7 +26,7 @@ public:
   Status run(const void *a, const void *b, void *c, uint8_t *scratch) override;
 
 private:
-  /// A tile of a stored matrix as f32.
+  /// An f32 view of a tile of a matrix.
   struct Piece {
     const float *data;
     int64_t ld;

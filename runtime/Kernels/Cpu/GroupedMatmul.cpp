@@ -4,9 +4,9 @@
 // thread decodes a panel of one matrix and multiplies the group's rows with it.
 //
 // The number of rows of a group is known only at run time, but a GEMM has a
-// fixed number of rows. So GEMMs of some heights are prepared; the last one of
-// a group is the smallest that holds the remaining rows. It may begin before or
-// end after the group's rows; only the group's rows are written.
+// fixed number of rows. So GEMMs of some heights are prepared. For a group's
+// last rows the smallest GEMM that holds them runs. It may begin before or end
+// after the group's rows; only the group's rows are written.
 
 #include <algorithm>
 
@@ -53,7 +53,7 @@ struct GroupedMatmul final : LibraryKernel {
   int64_t ldc;
   bool groupsLast;
   float beta;
-  std::vector<int64_t> heights; ///< of GEMMs, ascending
+  std::vector<int64_t> heights; ///< rows of each prepared GEMM, ascending
   SlotProducts products;
 };
 
@@ -62,7 +62,7 @@ struct GroupedMatmul final : LibraryKernel {
 PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
   auto kernel = std::make_unique<GroupedMatmul>(request);
   const PanelPlan &plan = kernel->plan;
-  // Heights with few extra rows: matrix tiles have 16 rows.
+  // Multiples of 16, the rows of a matrix tile, so that few extra rows run.
   for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
     if (height < plan.m)
       kernel->heights.push_back(height);
@@ -89,7 +89,7 @@ Status GroupedMatmul::checkOffsets(const int32_t *offsets) const {
                        plan.m);
 }
 
-/// Returns a, or a copy of it without gaps.
+/// Returns a; if a has gaps, copies it first and returns the dense copy.
 const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   const void *a = args.buffers[kA];
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
@@ -104,7 +104,7 @@ const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   return copy;
 }
 
-/// Clears rows of c after the last group's.
+/// Clears the rows of c after the last group, if c is not accumulated into.
 void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
   if (beta != 0)
     return;

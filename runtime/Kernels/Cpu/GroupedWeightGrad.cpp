@@ -11,7 +11,7 @@
 
 namespace qlora::cpu {
 
-/// Elements that are summed at a time, in f32.
+/// Number of elements that are summed in f32 at a time.
 static constexpr int64_t kSummed = 1024;
 
 namespace {
@@ -44,7 +44,7 @@ private:
     qlora_dtype type;
     int64_t ld, width;
   };
-  /// Index in dW of element (row, column) of dW_g.
+  /// Returns the index in dW of element (row, column) of a group's matrix dW_g.
   int64_t indexOf(int64_t group, int64_t row, int64_t column) const {
     return isLast ? (row * columns + column) * groups + group
                   : (group * rows + row) * columns + column;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad, chunked: merges the tasks' states of each row
-// into its loss, and adds the target's vector to its gradient.
+// head_loss and head_loss_grad, chunked: merges the tasks' results for each row
+// into the row's loss and gradient.
 
 #include <algorithm>
 
@@ -41,7 +41,8 @@ PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Merges loss and match of a row of the chunk, and its gradient.
+/// Merges the tasks' results for a row of the chunk: loss, `correct` and, if
+/// requested, the gradient.
 void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
                      int64_t row) const {
   const HeadRowState whole = walk.stateOf(chunk, row);
@@ -54,7 +55,8 @@ void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
     mergeGradient(chunk, operands, row, whole);
 }
 
-/// Sums the tasks' gradients, and adds the target's vector times softmax - 1.
+/// Sums the tasks' gradients of a row and adds the target's row of w times
+/// softmax - 1.
 void HeadLoss::mergeGradient(const HeadChunk &chunk,
                              const HeadOperands &operands, int64_t row,
                              const HeadRowState &whole) const {
@@ -72,7 +74,7 @@ void HeadLoss::mergeGradient(const HeadChunk &chunk,
          shape.hidden);
 }
 
-/// Writes softmax, less 1 at the target, for the given logits.
+/// Writes the gradient of the replaced logits: softmax, minus 1 at the target.
 void HeadLoss::setReplacedGradient(const HeadOperands &operands,
                                    int64_t number, double logSum) const {
   for (const auto word : operands.replaced.words) {

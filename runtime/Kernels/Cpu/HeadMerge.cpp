@@ -57,7 +57,7 @@ StatusOr<HeadMergeOperands> HeadMergeOperands::of(const LibraryKernelArgs &args,
 namespace cpu {
 
 namespace {
-/// A launch; `losses` has room for the rank's rows.
+/// One run of head_merge. `losses` has a value for each of the rank's rows.
 struct Merge {
   const HeadMergeShape &shape;
   const HeadMergeOperands &operands;
@@ -67,7 +67,8 @@ struct Merge {
   void mergeGradient(int64_t row, const HeadRowState &whole) const;
   void clearGradient(int64_t row) const;
   void sumLosses() const;
-  /// Returns whether a row is the rank's own, and its index among these.
+  /// Returns whether a row belongs to this rank. Sets `own` to its index among
+  /// the rank's rows.
   bool isOwn(int64_t row, int64_t &own) const {
     own = row - shape.firstOf(operands.shard);
     return own >= 0 && own < shape.own;
@@ -120,7 +121,7 @@ void Merge::mergeRow(int64_t row) const {
     mergeGradient(row, whole);
 }
 
-/// Sums in the order of the rows.
+/// Sums the losses of each sequence, in the order of the rows.
 void Merge::sumLosses() const {
   const int64_t first = shape.firstOf(operands.shard);
   std::vector<double> sums(static_cast<size_t>(shape.lines));

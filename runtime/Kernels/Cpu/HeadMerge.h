@@ -16,9 +16,9 @@ struct HeadMergeShape {
   qlora_dtype weightType, dhiddenType;
 
   static HeadMergeShape of(const KernelRequest &request);
-  /// The first of the `own` rows of a rank; 0 if all rows are its own.
+  /// Returns the first of a rank's `own` rows; 0 if the rank has all rows.
   int64_t firstOf(int64_t shard) const { return own == rows ? 0 : shard * own; }
-  /// Index of the loss sum that a row of the rank adds to.
+  /// Returns the index of the loss sum that a row of the rank adds to.
   int64_t lineOf(int64_t row) const { return row / (own / lines); }
 };
 
@@ -34,7 +34,7 @@ struct HeadMergeOperands {
   int64_t shard;
   HeadPiece piece; ///< of this rank
 
-  /// A shard or a target outside its range is an internal error.
+  /// Returns an internal error if the shard or a target is out of range.
   static StatusOr<HeadMergeOperands> of(const LibraryKernelArgs &args,
                                         const HeadMergeShape &shape);
 

@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// Target of a row without a label.
+/// The target of a row without a label.
 inline constexpr int32_t kNoTarget = -100;
 
 struct HeadShape {
@@ -24,11 +24,11 @@ struct HeadShape {
   int64_t replaced; ///< number of replaced logits per row
 
   static HeadShape of(const KernelRequest &request);
-  /// Index of the loss sum that a row adds to.
+  /// Returns the index of the loss sum that a row adds to.
   int64_t lineOf(int64_t row) const { return row / (rows / lines); }
 };
 
-/// Given logits, which replace those of some token ids.
+/// Logits from an operand that replace the computed logits of some token ids.
 struct ReplacedLogits {
   struct Word {
     int64_t number, column;
@@ -54,7 +54,7 @@ struct HeadPiece {
   bool has(int64_t word) const { return word >= first && word < first + words; }
 };
 
-/// The inputs of the logits.
+/// The operands that determine the logits.
 struct HeadInputs {
   const void *hidden, *w;
   const int32_t *targets; ///< token ids of the whole vocabulary
@@ -75,8 +75,8 @@ struct HeadOperands : HeadInputs {
   float *dw = nullptr;
   void *dcolumns = nullptr;
 
-  /// Targets and replaced token ids outside the vocabulary are internal errors,
-  /// because the data was checked earlier. The error names the row or the id.
+  /// Returns an internal error, which names the row or the id, if a target or a
+  /// replaced token id is outside the vocabulary: the data was checked earlier.
   static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
                                    const HeadShape &shape, bool hasGradient);
 };

@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// A GEMM's shape is fixed when prepared, but the number of labelled rows is
-/// data. So there are a few sizes, of which the smallest that fits is used.
+/// Numbers of rows of the prepared GEMMs. A GEMM's shape is fixed, but the
+/// number of labelled rows is data: the smallest GEMM that fits is used.
 static constexpr int64_t kSizes[] = {16, 32, 64, 96, 128, 192};
 
 StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,
@@ -44,7 +44,7 @@ int64_t HeadPanels::paddedRows(int64_t count) const {
   return *std::lower_bound(ladder.begin(), ladder.end(), count);
 }
 
-/// Returns panel `number`, with its rows of w in the type of the GEMMs.
+/// Returns panel `number`. Converts its rows of w to the type of the GEMMs.
 HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
                                       uint8_t *slotScratch) const {
   Panel panel;
@@ -82,8 +82,7 @@ Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
   return Status::ok();
 }
 
-/// Rows of w beyond the vocabulary never have the maximum, and their
-/// exponentials are 0.
+/// Sets the logits of rows of w after the vocabulary to -infinity.
 void HeadPanels::hideRowsWithoutWords(const HeadBlock &block,
                                       const Panel &panel) const {
   const int64_t words =
@@ -102,7 +101,8 @@ float HeadPanels::capped(float logit) const {
   return logit;
 }
 
-/// If a panel has a greater logit, rescales the row's sums to it.
+/// Raises each row's maximum to the panel's largest logit, and rescales the
+/// row's sums if the maximum has grown.
 void HeadPanels::raiseMaxima(const HeadBlock &block, const Panel &panel,
                              HeadRowState *states, float *gradient) const {
   maximaOfRows(panel.logits, block.count, panel.count, panel.shifts);
@@ -131,8 +131,8 @@ void HeadPanels::forTargets(const HeadBlock &block, const Panel &panel,
       task(row);
 }
 
-/// Saves the targets' logits. Then all logits become factors: exponentials
-/// relative to the shifts, and their sums.
+/// Saves the targets' logits, then replaces all logits by exponentials relative
+/// to the shifts, and sums the exponentials of each row.
 void HeadPanels::exponentiate(const HeadBlock &block,
                               const Panel &panel) const {
   forTargets(block, panel, [&](int64_t row) {
@@ -196,7 +196,7 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
                [&](int64_t row) { states[row].target = panel.targets[row]; });
     if (!gradient)
       continue;
-    // The target's vector is added when softmax is known, by softmax - 1.
+    // The target's row of w is added later, times softmax - 1.
     forTargets(block, panel,
                [&](int64_t row) { setTargetFactor(block, panel, row, 0.0f); });
     clearReplaced(block, panel);

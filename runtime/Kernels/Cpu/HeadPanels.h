@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The work of a task of the LM head on a block of rows and a range of panels,
-// and of a task of the weight's gradient on a panel and all blocks; see
-// Plans/Workspaces.h.
+// Tasks of the LM head. A forward task processes a block of rows and a range of
+// panels; a task of the weight's gradient processes a panel and all blocks (see
+// Plans/Workspaces.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
@@ -18,14 +18,14 @@ namespace qlora {
 
 using plans::HeadPlan;
 
-/// Gathered labelled rows. `hidden` has room for the plan's blockRows; rows
-/// from `count` on are zero, so that a GEMM for more rows can be used.
+/// A block of gathered labelled rows. `hidden` has the plan's blockRows rows.
+/// Those from `count` on are zero, so that a GEMM for more rows can be used.
 struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row indices in the launch
-  const HeadInputs &inputs; ///< of the launch, rows as in `numbers`
+  const HeadInputs &inputs; ///< of the launch; `numbers` index its rows
   int64_t count;
-  /// The target as a row of w; outside w if another shard has it.
+  /// Returns the row of w of a row's target; outside w if another shard has it.
   int64_t targetOf(int64_t row) const {
     return inputs.targets[numbers[row]] - inputs.piece.first;
   }
@@ -38,10 +38,10 @@ public:
   static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,
                                                       int64_t slots);
 
-  /// Walks over the panels [begin, end) of w and sets the states of the block's
-  /// rows. `gradient` (f32 [blockRows, hidden], null: none) of a row becomes
-  /// the sum of e^(logit - maximum) * w[token id] over all token ids except the
-  /// row's target and replaced ones.
+  /// Processes the panels [begin, end) of w and sets the states of the block's
+  /// rows. If `gradient` (f32 [blockRows, hidden]) is not null, each of its
+  /// rows becomes the sum of e^(logit - maximum) * w[token id] over the panels'
+  /// token ids except the row's target and replaced token ids.
   Status walk(const HeadBlock &block, int64_t begin, int64_t end,
               HeadRowState *states, float *gradient,
               const KernelObserver *observer, int64_t slot,
@@ -53,10 +53,10 @@ public:
                            const double *logSums, float *dw, int64_t slot,
                            uint8_t *slotScratch) const;
 
-  /// Rows that a GEMM for `count` rows computes.
+  /// Returns the number of rows of the smallest GEMM that holds `count` rows.
   int64_t paddedRows(int64_t count) const;
 
-  /// Returns a given logit with the cap.
+  /// Returns a replaced logit after the cap.
   float capped(float logit) const;
 
 private:
@@ -65,10 +65,10 @@ private:
   struct Panel {
     int64_t first, count;
     const void *words;
-    float *shifts, *sums, *targets; ///< of rows; targets: their logits
+    float *shifts, *sums, *targets; ///< per row; targets: the target's logit
     float *logits;
     float *slopes;    ///< derivatives of the cap, for a gradient; else null
-    uint16_t *narrow; ///< factors of the gradients' GEMMs; null: logits
+    uint16_t *narrow; ///< bf16 factors of the gradient's GEMMs; null: f32
     uint8_t *scratch;
     void *factors() const {
       return narrow ? static_cast<void *>(narrow) : logits;
@@ -97,7 +97,7 @@ private:
   void clearReplaced(const HeadBlock &block, const Panel &panel) const;
 
   HeadPlan plan;
-  std::vector<int64_t> ladder; ///< heights of GEMMs, ascending
+  std::vector<int64_t> ladder; ///< rows of each prepared GEMM, ascending
   SlotProducts products;
 };
 

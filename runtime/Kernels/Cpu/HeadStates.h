@@ -15,15 +15,15 @@ namespace qlora {
 
 using plans::HeadRowState;
 
-/// Merges the states of consecutive ranges into that of all token ids;
-/// stateOf(range) returns a range's state.
+/// Returns the state of all token ids, merged from the states of consecutive
+/// ranges. stateOf(range) returns a range's state.
 template <typename StateOf>
 HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
   HeadRowState whole = stateOf(0);
   for (int64_t range = 1; range < ranges; ++range) {
     const HeadRowState &state = stateOf(range);
     whole.target += state.target;
-    // torch.argmax: the first of equal maxima.
+    // Of equal maxima the first one counts, as in torch.argmax.
     if (state.maximum > whole.maximum) {
       whole.maximum = state.maximum;
       whole.best = state.best;
@@ -49,24 +49,25 @@ inline void storeState(const HeadRowState &state, float *states, int64_t row) {
   to[3] = static_cast<float>(state.best);
 }
 
-/// The state of a vocabulary shard without token ids.
+/// Returns the state of a vocabulary shard without token ids.
 inline HeadRowState emptyState() {
   return {0, -std::numeric_limits<float>::infinity(), 0, -1};
 }
 
-/// Log of the sum of the exponentials of all logits.
+/// Returns the log of the sum of the exponentials of all logits.
 inline double logSumOf(const HeadRowState &whole) {
   return whole.maximum + std::log(whole.sum);
 }
 
-/// The derivative of a capped logit by the raw logit; 1 without a cap.
+/// Returns the derivative of a capped logit by the uncapped logit; 1 without a
+/// cap.
 inline float capSlope(float logit, float cap) {
   const float t = cap == 0 ? 0 : logit / cap;
   return 1 - t * t;
 }
 
-/// The derivative of a row's loss by the target's raw logit: softmax - 1, by
-/// expm1, since the difference would cancel for a likely target.
+/// Returns the derivative of a row's loss by the target's uncapped logit:
+/// softmax - 1. Uses expm1, because the difference cancels for a likely target.
 inline double targetGradient(const HeadRowState &whole, float cap) {
   return std::expm1(whole.target - logSumOf(whole)) *
          capSlope(whole.target, cap);

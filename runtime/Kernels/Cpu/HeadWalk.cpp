@@ -19,8 +19,8 @@ Status HeadWalk::prepare() {
   return Status::ok();
 }
 
-/// Gathers rows in the type of the GEMMs, and zeros up to the rows of the last
-/// GEMM.
+/// Gathers the chunk's rows in the type of the GEMMs, followed by zeros up to
+/// the rows of the last block's GEMM.
 void HeadWalk::gather(const HeadChunk &chunk) const {
   const auto to = [&](int64_t row) {
     return elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,
@@ -91,7 +91,8 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
   return sum;
 }
 
-/// Recomputes logits: now the divisor of softmax is known.
+/// Recomputes the logits of the chunk, because the softmax needs the sums over
+/// all panels.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
                                    const double *logSums, float *dw) {
   return tasks.run(plan.panels(chunk.inputs.piece.words),

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// One run, with the first `rows` row indices in its workspace.
+/// A chunk of labelled rows in one run. The workspace has their `rows` indices.
 struct HeadChunk {
   const LibraryKernelArgs &args;
   const HeadInputs &inputs;
@@ -31,8 +31,8 @@ public:
   explicit HeadWalk(const KernelRequest &request);
   Status prepare();
 
-  /// Calls task(chunk) for chunks of the labelled rows, in order, after the
-  /// tasks have walked over the chunk.
+  /// Processes chunks of the labelled rows in order. Calls task(chunk) after
+  /// the chunk's states and gradients are computed.
   template <typename Task>
   Status forChunks(const LibraryKernelArgs &args, const HeadInputs &inputs,
                    Task task);
@@ -42,8 +42,8 @@ public:
   }
   /// Merges the tasks' states of a row of the chunk. `best` is a row of w.
   HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
-  /// Sums the tasks' gradients of a row, each times e^(its maximum - base), in
-  /// place of the first task's. Returns the sum.
+  /// Sums the tasks' gradients of a row, each times e^(its maximum - base),
+  /// into the first task's gradient, and returns that.
   float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
   /// Adds the gradient of all blocks of a chunk to dw, which is not null.
   Status addWeightGradient(const HeadChunk &chunk, const double *logSums,
@@ -56,7 +56,8 @@ private:
   void gather(const HeadChunk &chunk) const;
   Status walk(const HeadChunk &chunk);
   HeadBlock blockOf(const HeadChunk &chunk, int64_t block) const;
-  /// Index in states and gradients of a row of the chunk, for a range's task.
+  /// Returns the index of a chunk's row in the states and gradients of the task
+  /// for a range of panels.
   int64_t taskRow(const HeadChunk &chunk, int64_t row, int64_t range) const {
     const int64_t task = row / plan.blockRows * chunk.ranges + range;
     return task * plan.blockRows + row % plan.blockRows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul: all threads round rows of a to integers; then a thread widens a
-// panel of W's codes and multiplies, all in its own cache.
+// int8_matmul: first all threads round rows of a to integers. Then each thread
+// widens a panel of W's codes and multiplies it with all rows, in its cache.
 
 #include <algorithm>
 #include <atomic>
@@ -20,8 +20,8 @@ enum Operand { kA, kW, kC, kWorkspace };
 
 using plans::Int8Plan;
 
-/// Rounds to float16 and finds the largest magnitude that is no outlier.
-/// Returns whether there are outliers.
+/// Rounds a row to float16. Sets `largest` to the largest magnitude that is no
+/// outlier, and returns whether there are outliers.
 QLORA_VECTOR static bool scanRow(float *__restrict x, int64_t count,
                                  uint32_t outlier, uint32_t &largest) {
   uint32_t most = 0, found = 0;
@@ -49,8 +49,8 @@ QLORA_VECTOR static void widenCodes(const int8_t *__restrict from,
     to[i] = from[i];
 }
 
-/// sums[4, 4] of rows of `depth` values each: a multiply-add of pairs of i16
-/// neither rounds nor saturates.
+/// Computes sums[4, 4], the dot products of four rows of a and four of w. A
+/// multiply-add of pairs of i16 neither rounds nor saturates.
 QLORA_VECTOR static void multiplyTile(const int16_t *__restrict a,
                                       const int16_t *__restrict w,
                                       int64_t depth, int32_t *__restrict sums,
@@ -75,7 +75,7 @@ QLORA_VECTOR static void scaleLine(const int32_t *__restrict sums, float absmax,
     line[i] = qlora_int8_number(sums[i], absmax, scales[i]);
 }
 
-/// Rounds as a store and a load would.
+/// Rounds values to `type`, and keeps them as f32.
 static void roundLine(qlora_dtype type, float *line, int64_t count) {
   for (int64_t i = 0; type != QLORA_DTYPE_F32 && i < count; ++i)
     line[i] = qlora_round_bf16(line[i]);
@@ -118,7 +118,8 @@ private:
 
 } // namespace
 
-/// Writes padded codes, scales, and marks of the columns that have outliers.
+/// Writes the codes and scales of all rows of a, and marks the columns that
+/// have outliers.
 void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   void *const workspace = args.buffers[kWorkspace];
   uint8_t *const marks = plan.marks.in(workspace);
@@ -142,7 +143,7 @@ void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   });
 }
 
-/// Lists the marked columns and sets them to zero; returns their number.
+/// Lists the marked columns and clears their codes. Returns their number.
 int64_t Int8Matmul::leaveOut(void *workspace) const {
   const uint8_t *const marks = plan.marks.in(workspace);
   auto *const outliers = plan.outliers.in<int32_t>(workspace);
@@ -159,8 +160,8 @@ int64_t Int8Matmul::leaveOut(void *workspace) const {
   return count;
 }
 
-/// Adds the products of outlier columns, in order, to `rows` rows of `lines`;
-/// `extra` has room for one row.
+/// Adds the products of the outlier columns, in column order, to `rows` rows of
+/// c. `extra` is scratch for one row.
 void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
                              int64_t columns, int64_t row, int64_t rows,
                              int64_t outliers, const float *scales,
@@ -180,7 +181,8 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
-/// Widens rows of W from `first` on, with zeros up to whole tiles.
+/// Widens the codes of a panel's rows of W from `first` on, followed by zeros
+/// up to whole tiles.
 void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
                             int16_t *to) const {
   const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);

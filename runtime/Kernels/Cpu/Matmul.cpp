@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // matmul: one prepared GEMM. panel_matmul: a thread decodes the operand of a
-// panel of c's columns, multiplies, and narrows the sums into c, all in its own
-// cache. If several launches have the same weight, it does so for each in turn.
+// panel of c's columns, multiplies, and rounds the sums into c, all in its
+// cache. For several launches with the same weight, a panel is decoded once and
+// multiplied for one launch after another.
 
 #include <algorithm>
 
@@ -83,7 +84,7 @@ PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Returns a, or its copy without gaps.
+/// Returns a, or the copy without gaps that makeDense() wrote.
 const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
   return copy ? copy : args.buffers[kA];
@@ -109,7 +110,8 @@ void PanelMatmul::decodePanel(const LibraryKernelArgs &args, int64_t panel,
   weight.decodePart(args.buffers[kW], part, plan.type, plan.decoded.in(own));
 }
 
-/// `own` is the slot's scratch, with the decoded panel.
+/// Multiplies all rows of a with a panel. `own` is the slot's scratch, which
+/// has the decoded panel.
 Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
                                   int64_t slot, uint8_t *own) const {
   auto *const sum = plan.sum.in<float>(own);
@@ -129,13 +131,13 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
   return Status::ok();
 }
 
-/// From this number of rows on, decoding takes less than a twentieth of the
-/// GEMM. That is less than the cost of several launches' rows in the caches,
-/// since every panel reads all of them. Measured on Zen 5 (32 and 512 rows,
-/// 0.5B).
+/// From this number of rows on, launches do not share a decode. Decoding takes
+/// less than a twentieth of the GEMM, but a shared panel reads the rows of all
+/// launches, which no longer fit the caches. Measured on Zen 5 (32 and 512
+/// rows, 0.5B).
 static constexpr int64_t kManyRows = 256;
 
-/// Everything that determines the panels and their decoded values.
+/// Names all properties that determine the panels and their decoded values.
 std::string PanelMatmul::sharedForm() const {
   if (plan.m >= kManyRows)
     return {};
@@ -143,9 +145,10 @@ std::string PanelMatmul::sharedForm() const {
                      plan.k, plan.columns, int(plan.type), int(weight.dtype));
 }
 
-/// The workspaces may be the same memory. The decoded panel, of equal size,
-/// comes first in a slot. The sums and scratch of smaller launches then fit
-/// where those of the largest fit; copies of a do not.
+/// The workspaces of the launches may be the same memory, so all launches use
+/// the slots of the largest one. The decoded panel, of equal size, comes first
+/// in a slot; sums and scratch of smaller launches fit behind it. Launches that
+/// copy a run one by one.
 Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);

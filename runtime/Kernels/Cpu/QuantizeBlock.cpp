@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Blocks and rows of single formats. Every f32 operation is rounded separately
-// (this file is compiled with -ffp-contract=off).
+// Quantises one block or row of each format. Every f32 operation is rounded
+// separately (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeBlock.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// The loops below are compiled for each instruction set of their callers.
+// For functions that are compiled for each instruction set of their callers.
 #define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
 
 /// FP4's codes in ascending order of their values. A zero becomes the first of
@@ -23,8 +23,8 @@ static constexpr float fp4Midpoint(int rank) {
   return (fp4Value(kFP4Order[rank]) + fp4Value(kFP4Order[rank + 1])) / 2.0f;
 }
 
-/// codes[i] := number of midpoints below values[i]. A run of elements and its
-/// counts stay in registers for all midpoints.
+/// codes[i] := number of midpoints below values[i]. Several elements and their
+/// counts stay in registers while all midpoints are compared.
 template <float (*midpoint)(int)>
 QLORA_IN_VECTOR void countMidpoints(const float *__restrict values,
                                     int64_t count, int32_t *__restrict codes) {
@@ -55,8 +55,9 @@ QLORA_IN_VECTOR void pack(const int32_t *codes, int64_t count,
     packed[i / 2] = static_cast<uint8_t>(codes[i] << 4 | codes[i + 1]);
 }
 
-/// Ranks one block of up to `block` elements in place of `values`, which has
-/// room for one more; returns its scale.
+/// Scales the `count` <= `block` elements of a block to [-1, 1] in `values` and
+/// sets `codes` to their numbers of midpoints. Appends a zero, for which
+/// `values` has room, if `count` is odd. Returns the block's scale.
 template <float (*midpoint)(int)>
 QLORA_IN_VECTOR float rankBlock(int64_t block, int64_t &count,
                                 float *__restrict values,
@@ -98,7 +99,7 @@ QLORA_VECTOR static float quantizeFP4Block(int64_t block, int64_t count,
   return absmax;
 }
 
-/// Rounds to E2M1, to nearest even.
+/// Returns the E2M1 code of a value, rounded to nearest even.
 QLORA_IN_VECTOR int32_t e2m1Code(float value) {
   const float size = std::abs(value);
   return (std::signbit(value) ? 8 : 0) + (size > 0.25f) + (size >= 0.75f) +
@@ -106,7 +107,8 @@ QLORA_IN_VECTOR int32_t e2m1Code(float value) {
          (size > 5.0f);
 }
 
-/// The scale is a power of two; 0 if it would be a denormal.
+/// Quantises a block of MXFP4. Its scale is a power of two, or 0 instead of a
+/// denormal.
 QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
                                              float *__restrict values,
                                              int32_t *__restrict codes,
@@ -125,7 +127,8 @@ QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
   return scale;
 }
 
-/// Rounds to E4M3, to nearest even; magnitudes are at most 448.
+/// Returns the E4M3 code of a value, rounded to nearest even. Magnitudes are at
+/// most 448.
 static uint8_t e4m3Code(float value) {
   const auto bits = std::bit_cast<uint32_t>(std::abs(value));
   const int sign = std::signbit(value) ? 128 : 0;

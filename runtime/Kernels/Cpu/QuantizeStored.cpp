@@ -31,7 +31,7 @@ const std::array<float, 256> &nf4DynamicMap() {
   return map;
 }
 
-/// The code of each bucket in the dynamic map.
+/// Returns the code in the dynamic map for each of the 65,536 buckets.
 static const std::array<uint8_t, 65536> &nestedCodes() {
   static const auto codes = [] {
     auto table = std::make_unique<std::array<uint8_t, 65536>>();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// The quantisers. The layout of the bytes is in runtime/Kernels/Math/Stored.h,
-// the decoder in Decode.h. Each format has the bytes of a reference:
+// Quantises whole tensors. Math/Stored.h has the layout of the bytes, Decode.h
+// the decoder. Each format has the bytes of a reference:
 //
 //   NF4, FP4   bitsandbytes 0.50 on the CPU, double quantisation too
-//   LLM.int8   bitsandbytes: rows of float16, whatever the file has
+//   LLM.int8   bitsandbytes: rows are rounded to float16 first
 //   FP8        torchao's Float8WeightOnlyConfig from float32: a row's largest
 //              magnitude / 448, quotients rounded to nearest even; rows of
 //              zeros, which it makes NaN, stay zeros
@@ -12,10 +12,9 @@
 //              that is the power of two from largest magnitude / 6 on, so that
 //              nothing is clipped; values are rounded to nearest even
 //
-// runtime/Kernels/Math/NF4Quantize.h has the arithmetic of NF4, which CUDA
-// shares, and the offset of scales. f32 operations are rounded separately: the
-// file is compiled with -ffp-contract=off. Each block is the work of one
-// thread, so the number of threads changes no bit.
+// Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
+// offset of scales. One thread quantises a block, so results do not depend on
+// the number of threads.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
@@ -31,18 +30,19 @@ namespace qlora {
 
 /// Whether weights can be quantised to this format on load.
 bool isQuantizer(qlora_dtype dtype);
-/// Whether the ops quantize and quantize_scales do it on any device.
+/// Whether the ops quantize and quantize_scales can quantise to this format on
+/// any device.
 bool hasDeviceQuantizer(qlora_dtype dtype);
 
 /// The 256 values of the dynamic map, ascending.
 const std::array<float, 256> &nf4DynamicMap();
 
-/// Elements fetched at a time, whole blocks: enough that the cost of starting
-/// threads is negligible, few enough that their memory is too.
+/// Number of elements fetched at a time, in whole blocks: many, so that
+/// starting threads costs little, but few compared with memory.
 inline constexpr int64_t kQuantizedWindow = int64_t{1} << 22;
 
-/// The elements to quantise, in windows, so that a file need not be in memory
-/// as a whole.
+/// The elements to quantise. They are read in windows, so that the file need
+/// not be in memory completely.
 struct ElementSource {
   /// Writes elements [first, first + count) as f32 into `out`. Called from
   /// several threads at once, each with its own range.
@@ -61,8 +61,8 @@ void quantizeStored(const StoredLayout &layout, const ElementSource &source,
 void quantizeStored(const StoredLayout &layout, const float *elements,
                     uint8_t *out);
 
-/// The first step: quantises all blocks (the last may be partial) into packed
-/// [layout.packedBytes] and scales [blocks].
+/// Quantises all blocks (the last may be partial) into packed
+/// [layout.packedBytes] and scales [blocks]. The scales stay f32.
 void quantizeBlocks(const StoredLayout &layout, const ElementSource &source,
                     uint8_t *packed, float *scales);
 /// Returns the offset of the double quantisation.

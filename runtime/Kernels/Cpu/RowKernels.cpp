@@ -27,7 +27,7 @@ static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
 }
 
 namespace {
-/// Index of element `column` of the vector of `id` in an embedding's table.
+/// Indices into an embedding's table, which has a vector for each id.
 struct TableWalk {
   int64_t perId, perColumn;
 
@@ -38,7 +38,8 @@ struct TableWalk {
   int64_t at(int64_t id, int64_t column) const {
     return id * perId + column * perColumn;
   }
-  /// Returns how many of `columns` neighbours are adjacent in the table.
+  /// Returns how many of `columns` neighbouring elements of a vector are
+  /// adjacent in the table: all or one.
   int64_t run(int64_t columns) const { return perColumn == 1 ? columns : 1; }
 };
 } // namespace
@@ -86,7 +87,7 @@ PreparedKernel embedding_grad::cpu::prepare(const KernelRequest &request,
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
-    // A thread has its own columns, so that each sum is in row order.
+    // Each thread has some columns and all rows, so sums are in row order.
     parallelRanges(columns, 64, [&](int64_t begin, int64_t end) {
       const int64_t run = table.run(end - begin);
       for (int64_t row = 0; row < rows; ++row)
@@ -163,7 +164,7 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   const int64_t first = request.constant("first");
   const int64_t second = request.constant("second");
   const int64_t run = request.constant("run"), ldx = request.constant("ldx");
-  // Elements that are contiguous in x: a whole run, or one row of a longer run.
+  // `piece`: contiguous elements in x: a whole run, or one row of a longer run.
   const int64_t piece = std::min(run, columns), ofRun = run / piece;
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *x = bufferOf<const uint8_t>(args, 0);
@@ -185,7 +186,7 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// Returns the factor of gradients in the update; see Kernels.def.
+/// Returns the factor for gradients in the update (clip_norm in Kernels.def).
 static float clipScale(double norm, float count, float loss, float maxNorm) {
   if (!std::isfinite(float(norm)) || !std::isfinite(loss))
     return std::numeric_limits<float>::quiet_NaN();
@@ -196,7 +197,8 @@ static float clipScale(double norm, float count, float loss, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-/// Sums the squares of `count` values, in partial sums that go to `partials`.
+/// Returns the sum of squares of `count` values. Writes partial sums to
+/// `partials` first.
 static double squaresOf(const float *values, int64_t count, double *partials) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
   parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {

@@ -53,7 +53,7 @@ QLORA_LANES_INLINE float sumOfLanes(FloatLanes lanes) {
   return lanes[0] + lanes[1];
 }
 
-/// b := the maximum in each lane; `b` if either is NaN.
+/// b := max(a, b) in each lane; b stays if either value is NaN.
 QLORA_LANES_INLINE void raiseLanes(const FloatLanes &a, FloatLanes &b) {
   b = a > b ? a : b;
 }
@@ -78,8 +78,8 @@ QLORA_LANES_INLINE void storeLanesBF16(const FloatLanes &from, uint16_t *to) {
 
 // Rows ------------------------------------------------------------------------
 
-/// e^x as qlora_exp, but with one power of two instead of two: 0 below -87,
-/// where results are subnormal, and infinity from 2^127.5 on.
+/// x := e^x, like qlora_exp, but 0 below -87, where results are subnormal, and
+/// infinity from 2^127.5 on: 2^n is one factor instead of two.
 QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
   const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;
@@ -208,8 +208,8 @@ QLORA_VECTOR float dotProduct(const float *a, const float *b, int64_t count) {
   return sumOfLanes(sums);
 }
 
-/// tanh x within 2 ulp: from e^2x, or by an odd polynomial where that would
-/// cancel (Moshier, Cephes tanhf).
+/// x := tanh x within 2 ulp: from e^2x, or near 0, where that formula cancels,
+/// by an odd polynomial (Moshier, Cephes tanhf).
 QLORA_LANES_INLINE void tanhLanes(FloatLanes &x) {
   const FloatLanes size = x < 0.0f ? -x : x;
   const FloatLanes square = x * x;

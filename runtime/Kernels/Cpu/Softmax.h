@@ -11,12 +11,12 @@
 
 namespace qlora {
 
-/// maxima[row] := the row's largest value; -infinity if it has none.
+/// maxima[row] := the row's largest value; -infinity if a row has no values.
 void maximaOfRows(const float *values, int64_t rows, int64_t columns,
                   float *maxima);
 
-/// e^(values - shift of its row), within 1 ulp; 0 for differences below -87,
-/// infinity above 88.37.
+/// The arguments of exponentiateRows(): results are e^(value - shift of its
+/// row), within 1 ulp; 0 for differences below -87, infinity above 88.37.
 struct ExponentialRows {
   const float *values; ///< [rows, columns]
   int64_t rows, columns;
@@ -27,22 +27,23 @@ struct ExponentialRows {
 };
 void exponentiateRows(const ExponentialRows &rows);
 
-/// Sum of a[i] * b[i].
+/// Returns the sum of a[i] * b[i].
 float dotProduct(const float *a, const float *b, int64_t count);
 
 /// values[i] := cap * tanh(values[i] / cap). If `slopes` is not null, slopes[i]
 /// := the derivative, 1 - tanh^2.
 void capRun(float *values, int64_t count, float cap, float *slopes);
 
-/// a[i] := a[i] * b[i]; if `narrow` is not null, in bf16 to `narrow` instead.
+/// a[i] := a[i] * b[i]. If `narrow` is not null, the results go to `narrow` in
+/// bf16 instead.
 void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 
 /// values[i] := values[i] * factor.
 void scaleRun(float *values, int64_t count, float factor);
 
-/// gradients := scale * probabilities * (gradients - mean of the row): from the
-/// gradient of probabilities to that of scores. If `narrow` is not null, in
-/// bf16 to `narrow` instead.
+/// gradients := scale * probabilities * (gradients - mean of the row): turns
+/// the gradient of probabilities into that of scores. If `narrow` is not null,
+/// the results go to `narrow` in bf16 instead.
 void scoreGradients(const float *probabilities, float *gradients, int64_t rows,
                     int64_t columns, const float *means, float scale,
                     uint16_t *narrow);

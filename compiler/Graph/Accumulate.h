@@ -16,8 +16,8 @@ namespace qlora {
 /// on success; `add` is erased then.
 bool fuseAdd(model::AddOp add, llvm::function_ref<bool(mlir::Value)> isBase);
 
-/// Moves `op`, and its operands' ops, before `user` in the same block if they
-/// are not there yet. None of them may read `user`.
+/// Moves `op`, and the ops that compute its operands, before `user` in the same
+/// block if they are later. None of these ops may read `user`.
 void moveAhead(mlir::Operation *op, mlir::Operation *user);
 
 } // namespace qlora

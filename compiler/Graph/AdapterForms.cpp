@@ -44,7 +44,7 @@ void qlora::addMagnitude(ModuleOp root, WeightedMatmul product, Value x,
     WeightedMatmul dropped =
         product.cloneWith(builder, product.getWeight(), type);
     dropped.getXMutable().set(x);
-    // PEFT multiplies by the decoded weight here.
+    // PEFT multiplies by the decoded weight here, without rounding x to 8 bits.
     dropped.roundInput(std::nullopt);
     auto minus = ScaleOp::create(builder, loc, dropped.getProduct(),
                                  llvm::APFloat(-1.0), /*rounded=*/false);

@@ -12,20 +12,20 @@
 
 namespace qlora {
 
-/// Adds B's own bias, scaled like B.
+/// Adds PEFT's lora_B.bias, scaled like B's result.
 void addAdapterBias(mlir::ModuleOp root, model::LinearOp branch,
                     mlir::StringRef module);
 
 /// Adds DoRA (Liu et al., 2024), as PEFT does: W x + BA x is scaled by m / |W +
-/// BA|, and the norm has no gradient. With dropout, `x` is not the input of
-/// `product`, and only the change uses the dropped x~: W x - W x~ + m / |W +
-/// BA| (W x~ + BA x~).
+/// BA|, and the norm has no gradient. With dropout, `x` is x~, the input of
+/// `product` after dropout, and the result is W x - W x~ + m / |W + BA| (W x~ +
+/// BA x~).
 void addMagnitude(mlir::ModuleOp root, model::WeightedMatmul product,
                   mlir::Value x, model::WeightOp weightA,
                   model::LinearOp branch);
 
-/// Records that A and B start as factors of the weight of `product`, as an
-/// entry of kAdapterFactorsAttr in `factors`. Fails if the weight cannot be
+/// Records that A and B are initialized with factors of `product`'s weight, as
+/// an entry of kAdapterFactorsAttr in `factors`. Fails if the weight cannot be
 /// decomposed.
 mlir::LogicalResult recordLoraInitFactors(mlir::ModuleOp root,
                                           model::WeightedMatmul product,

@@ -17,7 +17,8 @@ namespace qlora {
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 
-/// Dropout ids are below: adapters' count from 1, a model's own from 2^24.
+/// Id of the noise's random numbers. Dropout has smaller ids: adapters' count
+/// from 1, the model's own from 2^24.
 static constexpr int64_t kNoiseId = 1 << 25;
 
 namespace {

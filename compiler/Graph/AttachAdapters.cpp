@@ -116,7 +116,7 @@ static SmallVector<WeightedMatmul> productsOf(func::FuncOp function) {
   return products;
 }
 
-/// Returns the embeddings that can have an adapter and are not part of one.
+/// Returns the embeddings that can have an adapter; adapters' own cannot.
 static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
   return llvm::filter_to_vector(
       function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {
@@ -163,7 +163,7 @@ double AttachAdaptersPass::scaleOf(StringRef module) const {
 }
 
 /// Replaces y by y + scale * B `narrow`; B has as many rows as y has columns.
-/// Returns the added matmul.
+/// Returns the matmul with B.
 LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
                                        Value narrow, StringRef module,
                                        const Twine &nameB, StringRef initialB) {
@@ -214,7 +214,8 @@ void AttachAdaptersPass::attach(WeightedMatmul product,
     addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
-/// Adds an adapter, as PEFT without dropout. A starts at 0 or random, B random.
+/// Adds an adapter, like PEFT without dropout. A is initialized with 0 or
+/// random numbers, B with random numbers.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   StringRef module = embedding.getModulePath();
   const int64_t r = rankOf(module);
@@ -274,7 +275,7 @@ void AttachAdaptersPass::runOnOperation() {
     return signalPassFailure();
   bool isFirst = true;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
-    // The functions are one model at several lengths.
+    // All functions are the same model, so names are checked once.
     if (isFirst && failed(checkTargetNames(
                        getOperation(), findModules(getOperation(), function),
                        {matcher, saved, excluded ? &*excluded : nullptr,
@@ -284,7 +285,7 @@ void AttachAdaptersPass::runOnOperation() {
     if (failed(attachTo(function)))
       return signalPassFailure();
   }
-  // Replaces records about other adapters.
+  // Attributes from earlier adapters are replaced.
   for (auto [name, facts] : {std::pair(kAdapterDropoutAttr, &recorded),
                              std::pair(kAdapterFactorsAttr, &factors)}) {
     getOperation()->removeAttr(name);

@@ -40,7 +40,7 @@ private:
   Targets modules;
   std::optional<Targets> parameters; ///< none: no target
   ValuePatterns ranks, alphas;
-  std::vector<std::string> adapted; ///< parameters of experts
+  std::vector<std::string> adapted; ///< paths that rank_pattern can match
 };
 
 } // namespace
@@ -54,7 +54,7 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
   };
-  // attach-adapters reports errors in these.
+  // Errors in these three options are normally reported by attach-adapters.
   if (!modules.parse(moduleTargets, error))
     return fail("lora_target_modules");
   if (!ranks.parse(rankPattern, error))
@@ -144,7 +144,8 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
     copyStage(product, made);
 }
 
-/// Attaches adapters. PEFT wraps a module once per parameter, first innermost.
+/// Attaches adapters. PEFT wraps a module once per target parameter, the first
+/// innermost: each further wrapper adds `.base_layer` to the inner names.
 LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
   llvm::MapVector<StringRef, SmallVector<WeightedMatmul>> wanted;
   SmallVector<StringRef> there;

@@ -18,7 +18,7 @@ namespace qlora {
 
 namespace {
 
-/// The loss op of a function: its sums, and other returned values.
+/// A function's loss op, its loss sum and label count, and other results.
 struct Head {
   LossOp op;
   Value losses, labels;
@@ -66,8 +66,8 @@ static FailureOr<Head> headOf(func::FuncOp function) {
   return head;
 }
 
-/// Clones the whole function before itself, without training-only ops. Returns
-/// the copy of `value`.
+/// Clones the function's ops, without training-only ops, to its start as the
+/// reference model. Returns the copy of `value`.
 static Value cloneReference(func::FuncOp function, Value value) {
   SmallVector<Operation *> ops = llvm::map_to_vector(
       function.front().without_terminator(), [](Operation &op) { return &op; });
@@ -82,7 +82,8 @@ static Value cloneReference(func::FuncOp function, Value value) {
   return mapping.lookup(value);
 }
 
-/// Returns a loss's result types: `rows` values per sequence, and the sums.
+/// Returns a loss's result types: `rows` results with one value per sequence,
+/// then `sums` sums.
 static SmallVector<Type> resultTypes(Value losses, unsigned rows,
                                      unsigned sums = 7) {
   RankedTensorType lines = tensorOf(losses);

@@ -78,7 +78,8 @@ LogicalResult AttachTokensPass::checkModule(EmbeddingOp embedding) {
   return success();
 }
 
-/// Inserts directly after the embedding, so that its scale and noise apply too.
+/// Inserts the rows directly after the embedding, so that the model's scale and
+/// noise apply to trained rows too.
 AttachTokensPass::Rows
 AttachTokensPass::attachToEmbedding(EmbeddingOp embedding) {
   OpBuilder b(&getContext());

@@ -43,7 +43,7 @@ namespace {
 struct Range {
   int64_t offset = 0;
   int64_t elements = 0;
-  bool isOfPieces = false;
+  bool isOfPieces = false; ///< gradients of fsdp shards
 };
 
 /// Parameters whose gradients are sent together, and their ranges: one range
@@ -52,7 +52,8 @@ struct Bucket {
   SmallVector<StringRef> parameters;
   SmallVector<Range> ranges;
 
-  /// Extends the last range if it is adjacent and alike, else adds one.
+  /// Extends the last range if it ends at `offset` and has the same isOfPieces;
+  /// else adds a range.
   void add(int64_t offset, int64_t elements, bool isOfPieces) {
     if (ranges.empty() || ranges.back().isOfPieces != isOfPieces ||
         ranges.back().offset + ranges.back().elements != offset)
@@ -83,7 +84,7 @@ private:
   void findRanges(SmallVector<Bucket> &buckets) const;
   ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
-  /// Sorted as the backward completes them.
+  /// In the order in which the backward completes the gradients.
   llvm::MapVector<StringRef, Trained> order;
   SmallVector<FlatGroup> groups;
   int64_t flat = 0; ///< elements of the arena
@@ -161,7 +162,8 @@ void BucketGradientsPass::writeLayout() {
 }
 
 /// Returns how many buckets to use; their sizes are as count : ... : 2 : 1. All
-/// but the last must reach the minimum, but two are used if possible.
+/// but the last must have at least minBytes, except that two are always
+/// allowed.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(gradientBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);
@@ -180,8 +182,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   int64_t target = flat * count / parts;
   for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();
-    // A parameter goes where more than half of it belongs; each later bucket
-    // needs at least one.
+    // A parameter goes into the bucket that more than half of it fits into;
+    // each later bucket needs at least one parameter.
     bool full = end + trained.elements / 2 > target || left <= later;
     if (later && full && !buckets.back().parameters.empty()) {
       target += flat * later / parts;
@@ -242,7 +244,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
   }
 }
 
-/// Describes each all-reduce.
+/// Returns metadata of each bucket.
 ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
   SmallVector<Attribute> facts;
   for (const Bucket &bucket : buckets) {

@@ -12,12 +12,12 @@
 //   train.step evaluate batch 2 length 32 { forward }
 //   train.step update { clip_norm, one update per group, clear }
 //
-// and, if trainable parameters start at a function of other weights,
+// and, if trainable parameters are initialized from other weights,
 //
 //   train.step initialize { train.initialize @p, %first }
 //
-// and, if an optimizer trains other weights than are used, `average` and
-// `continue`, which convert between them.
+// and, if an optimizer trains other weights than evaluation uses, `average` and
+// `continue`, which convert between the two.
 
 #include "compiler/Graph/UpdateStep.h"
 #include "compiler/Passes.h"
@@ -76,7 +76,7 @@ private:
 
   /// Keyed by weight name.
   llvm::DenseMap<Attribute, ParameterOp> trainable;
-  ScatterGradientOp travelling; ///< its shard is not added yet
+  ScatterGradientOp travelling; ///< whose shard is not accumulated yet
 };
 
 } // namespace
@@ -164,7 +164,8 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
-/// Returns whether a result of the op needs or has a gradient from outside.
+/// Returns whether a result's gradient comes from, or goes to, another pipeline
+/// stage.
 static bool isAskedFor(Differentiable rule) {
   return llvm::any_of(rule->getResults(), [&](OpResult result) {
     return rule.isWanted(result.getResultNumber());
@@ -252,7 +253,7 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
         rule && (flows || losses.contains(op) || isAskedFor(rule)))
       if (failed(rule.buildGradient(tape)))
         return failure();
-    // From here on, the gradient op may compute the loss too.
+    // Results must follow the gradient op, which may compute the loss itself.
     if (op == lossOp)
       for (Operation *result : results)
         result->moveBefore(result->getBlock(), result->getBlock()->end());
@@ -297,8 +298,9 @@ static Value buildStart(OpBuilder &b, DetachedOp op) {
   return b.clone(*op, mapping)->getResult(0);
 }
 
-/// Builds `initialize`, in the order of the parameters that start at a function
-/// of weights. A pipeline stage computes those of its weights and adds others'.
+/// Builds `initialize` for parameters whose initial value is a function of
+/// other weights. A pipeline stage computes the values for its own weights; the
+/// sum over stages adds the others.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
   const bool isPipeline = qlora::program::stagesOf(getOperation()) > 1;

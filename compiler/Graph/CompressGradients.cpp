@@ -95,8 +95,8 @@ void CompressGradientsPass::compress(StepOp step) {
 }
 
 /// Refuses sharded gradients. Every form sums over all ranks, but a shard must
-/// be summed over the ranks with the same shard only: on the others these rows
-/// are gradients of other elements.
+/// be summed only over the ranks with the same shard: other ranks have
+/// gradients of other elements in these rows.
 LogicalResult CompressGradientsPass::checkWhole() {
   for (auto parameter : getOperation().getOps<ParameterOp>())
     if (parameter.getTrainable() && updateKindOf(parameter).isSharded)

@@ -20,13 +20,13 @@
 // All concats and splits are views: a dy is written in place, and readers of q
 // stride over k. So siblings are joined only if nothing must be copied:
 //  - a dy is the fresh result of a row or library op, and in one group only;
-//  - results of one linear live alike: all or none wait for the backward (a
-//    saved range keeps the whole). Whether they wait on the GPU or the host
+//  - all or none of the results of one linear wait for the backward (a
+//    saved range keeps the whole). Whether results wait on the GPU or the host
 //    makes no difference: a GEMM of another shape may round differently;
 //  - weights are stacked by their first dimension, which a decode fills row by
 //    row: matmuls of one x are joined if it is `out`, sums if it is `in`;
-//  - a decoded weight is a range of one concatenation only. The forward
-//    chooses; a backward that shares its decodes uses the same groups.
+//  - a decoded weight is a range of one concatenation only. The forward is
+//    grouped first; a backward that shares its decodes uses the same groups.
 //
 // Runs after plan-dequant, which decides what is decoded into scratch, and
 // after the gradient, whose sums are then chains of `init`s.
@@ -64,7 +64,7 @@ private:
   SmallVector<WeightedMatmul> chooseMembers(ArrayRef<WeightedMatmul> chain);
 
   StepOp step;
-  DenseMap<Operation *, ConcatOp> stacks; ///< by decode
+  DenseMap<Operation *, ConcatOp> stacks; ///< by DecodeOp of a part
 };
 
 class ConcatSiblingsPass
@@ -127,7 +127,8 @@ static bool areOneKind(WeightedMatmul a, WeightedMatmul b) {
          a.getLayout() == b.getLayout();
 }
 
-/// Whether x or y has one value per row, which cannot be a range of a row.
+/// Returns whether x or y has a single column, which cannot become a range of a
+/// wider row.
 static bool isScalar(WeightedMatmul product) {
   return llvm::is_contained(product.getWeightType().getShape(), 1);
 }
@@ -261,7 +262,8 @@ void SiblingConcatenator::joinSum(WeightedMatmul last) {
       member->erase();
 }
 
-/// Returns true if the only reader is another matmul that adds to it.
+/// Returns whether the result's only reader is a matmul that accumulates into
+/// it.
 static bool isContinued(WeightedMatmul product) {
   Value y = product.getProduct();
   if (!y.hasOneUse())

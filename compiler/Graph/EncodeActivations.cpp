@@ -95,9 +95,10 @@ static int64_t bytesOfEncoded(RankedTensorType type) {
   return tensorBytes(codesOf(type)) + tensorBytes(scalesOf(type));
 }
 
-/// Results of row ops are encoded in their own kernel, from registers. A matmul
-/// result that only weight gradients read is an adapter's x . A^T, too narrow
-/// to be worth a second read.
+/// Returns whether a row op's result can be encoded: the codes are smaller, and
+/// the backward reads it only for weight gradients. Its kernel encodes from
+/// registers. Matmul results are not encoded: the only one that qualifies is an
+/// adapter's x . A^T, too narrow to be worth a second read.
 static bool canEncode(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   if (!isFloatStorable(type) || bytesOfEncoded(type) >= tensorBytes(type) ||
@@ -111,7 +112,8 @@ static bool canEncode(Value value) {
   });
 }
 
-/// Decodes once per layer, before its first reader.
+/// Encodes `value`, and decodes it once per layer before the layer's first
+/// reader.
 void EncodeActivationsPass::encode(Value value) {
   Operation *maker = value.getDefiningOp();
   auto type = cast<RankedTensorType>(value.getType());

@@ -29,7 +29,7 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
     if (!op || op.getAccumulator() || !other.hasOneUse() || !base.hasOneUse() ||
         base.getType() != other.getType() || !isBase(base))
       continue;
-    // The base may be computed after the op; both exist before the add.
+    // Move the op, because the base may be computed after it.
     op->moveBefore(add);
     op.setAccumulator(base);
     add.getResult().replaceAllUsesWith(other);
@@ -52,7 +52,7 @@ namespace {
 class FuseAccumulatePass
     : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {
   void runOnOperation() override {
-    // Only sums that reverse mode made: a residual has later readers.
+    // Only sums from reverse mode: a forward residual has later readers.
     for (auto add : llvm::make_early_inc_range(
              getOperation().getBody().getOps<model::AddOp>()))
       if (model::isBackward(add))

@@ -36,7 +36,7 @@ private:
 };
 } // namespace
 
-/// Buffers of one kernel; more would spill the generated kernel's registers.
+/// Maximum buffers of one kernel; with more, its registers would spill.
 static constexpr unsigned kMaxBuffers = 16;
 
 /// Converts a row op to a `model.rows` in place.
@@ -73,8 +73,8 @@ static Operation *fusedPosition(RowsOp producer, RowsOp consumer) {
                                                       : nullptr;
 }
 
-/// Returns true if a later row op's operand reads in row r of `result` only
-/// what row r wrote.
+/// Returns whether row r of an op that reads `result` through `map` reads only
+/// what row r of the producer wrote.
 static bool readsSameRow(OpResult result, MapAttr map) {
   auto producer = cast<RowsOp>(result.getOwner());
   return producer.isScalarResult(result.getResultNumber())
@@ -102,7 +102,7 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
     if (operand.getDefiningOp() == producer &&
         !readsSameRow(cast<OpResult>(operand), map))
       return false;
-  // Kept results come first, and the first result of a row op must be full.
+  // The fused op's first results are kept ones, and its first must be full.
   SmallVector<OpResult> kept = resultsReadBeside(producer, consumer);
   if (!kept.empty() && producer.isScalarResult(kept[0].getResultNumber()))
     return false;
@@ -126,7 +126,8 @@ static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
   return rounded;
 }
 
-/// Merges both bodies. Drops results that only the consumer read.
+/// Merges the two ops into one at `position`. Drops results that only the
+/// consumer read.
 static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
   SmallVector<Value> inputs;
   SmallVector<MapAttr> maps;

@@ -27,7 +27,7 @@ std::unique_ptr<GradientReduction>
 makeRoundedReduction(llvm::ArrayRef<GradientRange> ranges);
 inline constexpr unsigned kRoundedStages = 2;
 
-/// Sends codes of blocks; each of `ranks` ranks sums one range
+/// Sends 8-bit codes of blocks; each of `ranks` ranks sums one range
 /// (RowwiseReduction.cpp). With `feedsBack`, the quantization error is added to
 /// the next gradient.
 std::unique_ptr<GradientReduction>
@@ -40,8 +40,8 @@ llvm::LogicalResult checkLowRank(mlir::ModuleOp module,
                                  const train::LowRankPlan &plan);
 
 /// Sends low-rank factors of the tensors of `plan` in `ranges`
-/// (PowerSgdReduction.cpp). `plan` must outlive it. With `feedsBack`, the
-/// approximation error is added to the next gradient.
+/// (PowerSgdReduction.cpp). `plan` must outlive the result. With `feedsBack`,
+/// the approximation error is added to the next gradient.
 std::unique_ptr<GradientReduction>
 makePowerSgdReduction(const train::LowRankPlan &plan, mlir::ModuleOp module,
                       llvm::ArrayRef<GradientRange> ranges, int64_t ranks,

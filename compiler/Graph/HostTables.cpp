@@ -25,7 +25,8 @@ bool qlora::isReadByRows(OpOperand &use) {
   return false;
 }
 
-/// Returns parameters that some op reads by rows, or otherwise.
+/// Returns parameters with an op that reads single rows or, without `byRows`,
+/// anything else.
 static llvm::StringSet<> readers(ModuleOp module, bool byRows) {
   llvm::StringSet<> names;
   for (auto step : module.getOps<train::StepOp>())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that may live in host memory.
+// Weights that can be in host memory.
 
 #ifndef QLORA_COMPILER_GRAPH_HOSTTABLES_H
 #define QLORA_COMPILER_GRAPH_HOSTTABLES_H

@@ -88,7 +88,8 @@ LogicalResult MarkTrainablePass::checkTrainable(model::ParameterOp parameter) {
   return success();
 }
 
-/// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
+/// Makes a weight of the model trainable: it becomes f32 in memory, and the
+/// file keeps its type.
 LogicalResult MarkTrainablePass::makeTrainable(model::ParameterOp parameter) {
   if (failed(checkTrainable(parameter)))
     return failure();
@@ -99,7 +100,7 @@ LogicalResult MarkTrainablePass::makeTrainable(model::ParameterOp parameter) {
   return success();
 }
 
-/// Gives weights the current types of their parameters.
+/// Sets the types of weight ops to their parameters' types.
 static void retype(ModuleOp module) {
   SymbolTable symbols(module);
   module.walk([&](WeightOp weight) {
@@ -109,7 +110,8 @@ static void retype(ModuleOp module) {
   });
 }
 
-/// PEFT wraps every module whose path ends with `name`, with its submodules.
+/// Returns whether the path of `module` or of a parent ends with `name`. PEFT
+/// wraps every such module with its submodules.
 static bool isInside(StringRef module, StringRef name) {
   for (size_t dot = module.find('.'); dot != StringRef::npos;
        dot = module.find('.', dot + 1))
@@ -164,8 +166,8 @@ LogicalResult MarkTrainablePass::trainBiases() {
   return success();
 }
 
-/// Chooses as transformers' Trainer does, which decays neither biases nor
-/// norms, and as PEFT's LoRA+ (Hayou et al., 2024): B and one-dimensional
+/// Sets how a parameter is updated: by transformers' Trainer, biases and norms
+/// are not decayed; by PEFT's LoRA+ (Hayou et al., 2024), B and one-dimensional
 /// parameters have a separate learning rate.
 LogicalResult MarkTrainablePass::chooseUpdate(model::ParameterOp parameter) {
   StringRef name = parameter.getSymName();

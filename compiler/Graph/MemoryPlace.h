@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The location of a step's value in memory: a matrix inside a root. Rows are
-// apart if the matrix is a column range of a wider one.
+// The location of a step's value in memory: a matrix inside a root. Its rows
+// are not adjacent if it is a column range of a wider matrix.
 
 #ifndef QLORA_COMPILER_GRAPH_MEMORYPLACE_H
 #define QLORA_COMPILER_GRAPH_MEMORYPLACE_H

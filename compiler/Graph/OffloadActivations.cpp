@@ -19,8 +19,8 @@
 // Candidates are whole values (not ranges) that the forward computes from the
 // step's inputs and that only one zone of the backward reads (StepProblem.h).
 // So weights, values made only of weights, and tables that all layers read are
-// excluded. Values read by the first layer of the backward would return at
-// once, and stay. Within a zone the order is:
+// excluded. So are values that the first layer of the backward reads, because
+// they would return at once. Within a zone the order is:
 //
 //   1. values that cross from one layer to another: they cannot be recomputed
 //      from anything smaller, and all recomputation starts from them;
@@ -37,8 +37,8 @@
 // only crossing values (`crossing`), hidden or not, and the rest is recomputed.
 //
 // A fetch is issued where the zone before its readers' zone begins, so at most
-// two layers of fetched values are on the GPU. In the other direction, the next
-// layer may run before a copy has ended, but not the one after it (`behind`).
+// two layers of fetched values are on the GPU. A copy to the host may still run
+// during the next layer; the layer after that waits for it (`behind`).
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepMemory.h"
@@ -67,8 +67,8 @@ struct Candidate {
   Value value;
   size_t reader = 0; ///< position in the step of the first backward reader
   int64_t bytes = 0;
-  double seconds = 0; ///< seconds of its op
-  bool crosses = false;
+  double seconds = 0; ///< time of the op that computes it
+  bool crosses = false; ///< its readers are in another layer
   Value first; ///< first value of its all-or-none group; usually itself
 };
 
@@ -126,7 +126,8 @@ private:
 // Candidates
 //===----------------------------------------------------------------------===//
 
-/// Returns the zone of all backward readers; nothing for none or several.
+/// Returns the zone of the value's backward readers; nullopt if they are in no
+/// zone or in several.
 std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
   std::optional<unsigned> zone;
   for (Operation *user : value.getUsers()) {

@@ -87,12 +87,12 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
-  // The cost depends on the operand with the data of all ranks of the group.
+  // The cost depends on the bytes of the tensor with all ranks' data.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
     const int64_t bytes = kind == QLORA_COLLECTIVE_REDUCE_SCATTER
                               ? tensorBytes(tensorOf(op->getOperand(0)))
                               : resultBytes(op);
-    const auto group = unsigned(ranks); // a Ranks is its enum qlora_group
+    const auto group = unsigned(ranks); // equal to enum qlora_group
     const GroupSizes groups = runGroupsOf(op->getParentOfType<ModuleOp>());
     return collectiveDemand(kind, double(bytes), groups[group],
                             groups.stride(group), device)
@@ -110,7 +110,7 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
 }
 
 /// Returns the seconds of a library op right after its operand `written` was
-/// written: a CPU has it in a cache.
+/// written, which on a CPU is still in a cache.
 static double secondsAfterWriting(Value written, LibraryOp op,
                                   const DeviceProfile &device) {
   const KernelRequest request = kernelRequestOf(op);
@@ -122,8 +122,8 @@ static double secondsAfterWriting(Value written, LibraryOp op,
   return secondsOf(withCached(kernelWork(request), bytes), device);
 }
 
-/// Clones `op` outside of its step. Its operands become arguments of `block`,
-/// with `decoded` instead of `stored`.
+/// Clones `op` outside of its step. Its operands become arguments of `block`;
+/// the argument for `stored` has the type `decoded`.
 static OwningOpRef<Operation *> standIn(Operation *op, Block &block,
                                         Value stored, Type decoded) {
   IRMapping mapping;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Creates sums of partial values, uses of ranges, and tp and ep shards.
+// Creates all-reduces of partial sums, uses of weight ranges, and tp and ep
+// shards.
 
 #include "compiler/Graph/PartialSums.h"
 
@@ -54,7 +55,7 @@ static SlicedDimension dimensionOf(RankedTensorType type,
   return {type.getShape(), how.dimension, how.segments, ranks};
 }
 
-/// Returns the shard's type of a tensor, quantized or decoded.
+/// Returns the type of a rank's shard of a tensor, quantized or not.
 static RankedTensorType sliceOf(RankedTensorType whole,
                                 const ShardedWeight &how, int64_t ranks) {
   SmallVector<int64_t> shape(whole.getShape());

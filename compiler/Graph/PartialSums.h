@@ -20,7 +20,8 @@ public:
 
   void insert(mlir::ValueRange values) { parts.insert_range(values); }
   bool contains(mlir::Value value) const { return parts.contains(value); }
-  /// Returns the all-reduced value. The op is created once, after the value's.
+  /// Returns the all-reduce of `value`, which is created once, directly after
+  /// it.
   mlir::Value sumOf(mlir::Value value);
   /// Replaces an op's operands from `first` on by their sums, if they are
   /// partial.
@@ -52,11 +53,11 @@ using ShardedWeights = llvm::MapVector<mlir::StringAttr, ShardedWeight>;
 /// have (runtime/Weights/Slices.h).
 void sliceParameter(model::ParameterOp parameter, const ShardedWeight &how,
                     int64_t ranks);
-/// Returns whether its shards are valid tensors of its format.
+/// Returns whether shards of `parameter` are valid tensors of its format.
 bool canSliceParameter(model::ParameterOp parameter, const ShardedWeight &how,
                        int64_t ranks);
 
-/// Copies an op's stage to each op that is created.
+/// A builder listener that copies the stage of `of` to each created op.
 class StageCopier : public mlir::OpBuilder::Listener {
 public:
   explicit StageCopier(mlir::Operation *of) : of(of) {}
@@ -71,7 +72,8 @@ private:
   mlir::Operation *of;
 };
 
-/// Creates the use of a rank's range of a weight, at the builder's position.
+/// Creates a model.weight for a rank's range of `weight`, at the builder's
+/// position.
 model::WeightOp usePart(mlir::OpBuilder &b, model::WeightOp weight,
                         model::PartAttr part);
 

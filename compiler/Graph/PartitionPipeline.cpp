@@ -63,7 +63,7 @@ private:
   void dropWeights();
 
   int64_t sentBytes = 0;
-  /// Keyed by parameter, before the cut.
+  /// Stages that use each parameter before functions are reduced to one stage.
   llvm::StringMap<SmallVector<int64_t>> stagesOfUsers;
 };
 
@@ -72,13 +72,14 @@ class PartsOfOps {
 public:
   PartsOfOps(func::FuncOp function, ArrayRef<int64_t> partOfLayer);
 
-  /// Returns nothing for ops that each stage computes itself.
+  /// Returns an op's virtual stage; nullopt if each stage computes the op
+  /// itself.
   std::optional<int64_t> partOf(Operation *op) const {
     auto known = parts.find(op);
     return known == parts.end() ? std::nullopt : std::optional(known->second);
   }
-  /// Returns what virtual stage `from` sends to the next one, in program order;
-  /// nothing for values from before the first.
+  /// Returns the values that virtual stage `from` sends to the next virtual
+  /// stage, in program order.
   SmallVector<Value> sentBy(int64_t from) const;
   /// Returns whether the value has a gradient.
   bool isWanted(Value value) const { return wanted.contains(value); }
@@ -100,7 +101,7 @@ private:
   DenseSet<Value> wanted;
 };
 
-/// Replaces the whole function by that of one stage.
+/// Reduces a function to the ops of one stage.
 class StageCut {
 public:
   StageCut(func::FuncOp function, const PartsOfOps &all)
@@ -194,7 +195,8 @@ static SmallVector<bool> flagsOf(const PartsOfOps &parts,
       values, [&](Value value) { return parts.isWanted(value); });
 }
 
-/// Ops of no virtual stage go before the next op that belongs to one.
+/// Clones the ops of a virtual stage. Ops that each stage computes itself are
+/// cloned before the next op of the virtual stage.
 void StageCut::addOps(int64_t part) {
   const auto isOfPart = [&](Operation *op) { return all.partOf(op) == part; };
   const auto end = std::find_if(ops.rbegin(), ops.rend(), isOfPart).base();
@@ -210,7 +212,8 @@ void StageCut::addOps(int64_t part) {
   }
 }
 
-/// Sends to the next virtual stage. The last stage returns the results.
+/// Sends values to the next virtual stage. Zeros replace the function's
+/// results, which the last stage computes.
 void StageCut::send(int64_t part) {
   const SmallVector<Value> leaving = all.sentBy(part);
   SmallVector<Value> sent;

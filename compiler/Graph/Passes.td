@@ -61,9 +61,9 @@ def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
   let summary = "round inputs of matmuls with 8-bit weights to 8 bits";
   let description = [{
     Every `WeightedMatmul` with a `module` and an LLM.int8 weight gets
-    `int8_threshold`, as in bitsandbytes' MatMul8bitLt. It is an error if there
-    is none, or if one cannot round. Gradients are built later, from the decoded
-    weights.
+    `int8_threshold`, as in bitsandbytes' MatMul8bitLt. It is an error if no op
+    has such a weight, or if such an op cannot round x. Gradients are built
+    later, from the decoded weights.
 
     ```mlir
     // before: model.linear %x, %w {module = "…q_proj"}
@@ -126,17 +126,17 @@ def AddNoise : Pass<"add-noise", "::mlir::ModuleOp"> {
     // %x  = model.noise %x0 {magnitude = alpha / 8, id}     // 64 columns
     ```
   }];
-  let options = [Option<"alpha", "alpha", "double", "0.0", "0: none">];
+  let options = [Option<"alpha", "alpha", "double", "0.0", "0: no noise">];
 }
 
 def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
   let summary = "attach LoRA branches to the target linears";
   let description = [{
-    PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
-    regular expression for the whole path, or "all-linear" (every
-    `WeightedMatmul` with a `module`). Rank and alpha patterns (JSON
-    objects) match as in PEFT. A name that matches nothing is an error; so are
-    the LM head and `modulesToSave` as targets.
+    Targets follow PEFT's rules. `targets` is a JSON list of suffixes, a JSON
+    string with a regular expression for the whole path, or "all-linear" (every
+    `WeightedMatmul` with a `module`). Rank and alpha patterns (JSON objects)
+    match as in PEFT. A name that matches nothing is an error; so are the LM
+    head and `modulesToSave` as targets.
 
     ```mlir
     // %y = model.linear %x, %w {module = "…q_proj"}
@@ -268,8 +268,8 @@ def MarkTrainable : Pass<"mark-trainable", "::mlir::ModuleOp"> {
   let summary = "mark the model's trainable weights, and choose their updates";
   let description = [{
     The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
-    whole model with `all`, become trainable: f32 in memory, and in the file of
-    their original type. So do the model's biases: all of them with `bias` all,
+    whole model with `all`, become trainable: f32 in memory, with the old type
+    as `file_type`. So do the model's biases: all of them with `bias` all,
     those of modules with an adapter with lora_only. A weight that cannot be
     trained and a name without a module are errors.
 
@@ -345,14 +345,14 @@ def EncodeActivations : Pass<"encode-activations", "::qlora::train::StepOp"> {
     A forward value of a row op is stored by `train.encode_rows` and decoded
     before its uses, if the backward uses it only in library ops that compute
     parameter gradients. In LoRA that is the x of an adapter: of q, k, v; of
-    gate, up; of down; and its dropout. The decision has the count and the
-    bytes. `rematerialize` may still drop the codes and recompute them;
-    gradients do not depend on that.
+    gate, up; of down; and its dropout. The recorded decision has the number of
+    values and their bytes. `rematerialize` may still drop the codes and
+    recompute them; gradients do not depend on that.
   }];
   let statistics = [
     Statistic<"values", "values", "values stored in 8 bits">,
-    Statistic<"exactBytes", "exact-bytes", "their bytes before">,
-    Statistic<"encodedBytes", "encoded-bytes", "their bytes in 8 bits">,
+    Statistic<"exactBytes", "exact-bytes", "bytes of encoded values before">,
+    Statistic<"encodedBytes", "encoded-bytes", "bytes of values in 8 bits">,
   ];
 }
 
@@ -446,8 +446,8 @@ def ReorderAccumulation
     : Pass<"reorder-accumulation", "::qlora::train::StepOp"> {
   let summary = "compute matmuls with fewer terms first in a sum";
   let description = [{
-    If matmuls with fewer terms add to all of a matmul's result, and it has no
-    other use, it adds to their sum instead, at the end of its kernel.
+    If the only readers of a matmul's result are matmuls with fewer terms that
+    add to it, the matmul adds to their sum instead, at the end of its kernel.
   }];
 }
 
@@ -467,8 +467,8 @@ def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
   let description = [{
     Orders the trainable parameters as the backward finishes them (module
     attributes `train.layout`, the names in order, and `train.offsets`), and
-    places at most `gradientBuckets` all-reduces, each right after the last gradient
-    of its bucket.
+    places at most `gradientBuckets` all-reduces, each right after the last
+    gradient of its bucket.
   }];
   let options = [
     Option<"gradientBuckets", "gradient-buckets", "int64_t", "4", "">,

@@ -17,8 +17,8 @@
 //   %dx = model.linear %dy, %w2 layout in_out
 //
 // This is ZeRO-3 (Rajbhandari et al., 2020). Ranks send the weight as it is
-// stored: a 4-bit weight is a quarter of its bf16 size, and of a trainable one
-// they send the bf16 copy if matmuls use that. shard-trainable has decided
+// stored: a 4-bit weight is a quarter of its bf16 size. They send the bf16 copy
+// of a trainable weight if matmuls use that. shard-trainable has decided
 // which trainable weights are sharded; with keep-trained one gather serves the
 // whole step, as FSDP's SHARD_GRAD_OP. Vectors (norms, biases) stay whole: they
 // are small, and gathering them would cost more time than it saves memory. A tp
@@ -81,14 +81,14 @@ private:
     return kept.contains(parameter) ||
            (keepTrained && trained.contains(parameter));
   }
-  /// Returns whether a gather must make the whole weight on the GPU.
+  /// Returns whether `use` needs a gather of the whole weight on the GPU.
   bool isGathered(Attribute parameter, OpOperand &use) const {
     return divided.contains(parameter) ||
            (onHost.contains(parameter) && !isReadByRows(use));
   }
 
-  /// Names of sharded parameters, of sharded trainable ones, of those in host
-  /// memory, and of frozen ones that are gathered once.
+  /// Names of parameters that are sharded, sharded and trainable, in host
+  /// memory, and frozen and gathered only once per step.
   DenseSet<Attribute> divided, trained, onHost, kept;
   DenseSet<Operation *> staying; ///< on the GPU despite offload
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
@@ -160,7 +160,7 @@ int64_t PlaceFrozenWeightsPass::ownBytes(ParameterOp parameter) const {
 }
 
 /// Chooses the weights that stay on the GPU although the base is offloaded.
-/// Tables that are read by rows are left out: few of their bytes are copied.
+/// Tables that are read by rows do not stay: few of their bytes are read.
 void PlaceFrozenWeightsPass::findStaying(const llvm::StringSet<> &rows) {
   SmallVector<ParameterOp> moving;
   int64_t bytes = 0;
@@ -182,8 +182,8 @@ void PlaceFrozenWeightsPass::divideParameters() {
   llvm::StringSet<> tables;
   if (offloadTables)
     tables = hostTables(getOperation());
-  // Weights with single-row reads stay whole on the host. Rows of sharded
-  // tables are already read where they are.
+  // Weights with single-row reads stay whole on the host. Tables that are
+  // already sharded have a piece and are not moved.
   const llvm::StringSet<> rows = readByRows(getOperation());
   findStaying(rows);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
@@ -215,7 +215,8 @@ void PlaceFrozenWeightsPass::divideParameters() {
   }
 }
 
-/// Chooses weights to keep gathered; `divided` has only frozen ones yet.
+/// Chooses frozen weights that stay gathered for the whole step. `divided` must
+/// not contain trainable weights yet.
 void PlaceFrozenWeightsPass::keepGathers() {
   Spread together(room - stayingBytes, wholeBytes);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {

@@ -71,7 +71,8 @@ struct StoredWeight {
   bool isResident = false;
 
   int64_t residentBytes() const;
-  /// Seconds per micro-batch, compared with the chosen panel or scratch.
+  /// Returns the seconds that a resident weight saves per micro-batch, compared
+  /// with the chosen panel or scratch.
   double savedByResidence() const;
 };
 
@@ -153,7 +154,7 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   weight.groups.push_back({step, place, {&use}, compute});
 }
 
-/// Collects in program order: a group's first use comes first.
+/// Collects uses in program order, so the first use of a group is its earliest.
 void PlanDequantPass::collect() {
   for (auto step : getOperation().getOps<StepOp>()) {
     zones = zonesOf(step);
@@ -189,7 +190,8 @@ void PlanDequantPass::choose(const DeviceProfile &device,
   }
 }
 
-/// Chooses by most seconds saved per byte; ties follow the module's order.
+/// Chooses resident weights by most seconds saved per byte; ties follow the
+/// module's order.
 void PlanDequantPass::chooseResident() {
   SmallVector<std::pair<double, StoredWeight *>> candidates;
   for (auto &[name, weight] : weights)
@@ -253,7 +255,7 @@ void PlanDequantPass::apply(StoredWeight &weight) {
   }
 }
 
-/// Describes every decision with its costs.
+/// Returns metadata of every decision and its costs.
 ArrayAttr PlanDequantPass::facts() {
   MLIRContext *context = &getContext();
   SmallVector<Attribute> rows;

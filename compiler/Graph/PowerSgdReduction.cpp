@@ -39,13 +39,13 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Smallest relative norm of a row of P after orthogonalization; less is
-/// rounding error.
+/// Smallest norms of a row after orthogonalization, relative to its norm before
+/// and absolute; less is rounding error.
 static constexpr double kLeastShare = 1e-6, kLeastNorm = 1e-30;
 
 namespace {
 
-/// A tensor of the bucket, and its values so far.
+/// A tensor of the bucket, and its P and Q once they are reduced.
 struct Sum {
   const SummedTensor *tensor;
   Value p, q;
@@ -87,7 +87,7 @@ private:
   const int64_t rank, ranks;
   const bool feedsBack;
   SmallVector<Sum> products, exact;
-  Value sent, sentExact; ///< being reduced
+  Value sent, sentExact; ///< all-reduce of P or Q; of uncompressed tensors
 };
 
 } // namespace
@@ -99,7 +99,8 @@ Value PowerSgdReduction::read(OpBuilder &b, FlatKind kind,
                         tensor.parameter, /*statistics=*/false, tensor.row);
 }
 
-/// Returns a tensor as one column, so that a bucket's tensors can be stacked.
+/// Returns a tensor's gradient as one column, so that a bucket's can be
+/// stacked.
 Value PowerSgdReduction::readExact(OpBuilder &b,
                                    const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(), type(b, tensor.elements(), 1),
@@ -200,7 +201,7 @@ SmallVector<Value> PowerSgdReduction::split(OpBuilder &b, Value whole,
   return SmallVector<Value>(parts.getParts());
 }
 
-/// Computes P and starts the reductions of P and of exact tensors.
+/// Computes P, and starts the reductions of P and of uncompressed tensors.
 void PowerSgdReduction::project(OpBuilder &b) {
   SmallVector<Value> parts;
   for (const Sum &one : products) {
@@ -236,7 +237,7 @@ void PowerSgdReduction::finishExact(OpBuilder &b) {
                         one.tensor->row * one.tensor->columns);
 }
 
-/// Normalizes P, and starts the reduction of Q.
+/// Orthonormalizes P, computes Q, and starts the reduction of Q.
 void PowerSgdReduction::findRows(OpBuilder &b) {
   auto types = llvm::map_to_vector(products, [&](const Sum &one) -> Type {
     return type(b, rank, one.tensor->rows);
@@ -272,7 +273,8 @@ void PowerSgdReduction::keepBasis(OpBuilder &b, const Sum &one) const {
                       FlatSymbolRefAttr(), kept.front(), *one.tensor->basis);
 }
 
-/// Stores x minus this rank's 1/N of the sum if that is finite; else 0.
+/// Stores the residual: x minus 1/N of the approximated sum, or 0 if that is
+/// not finite.
 void PowerSgdReduction::keepLeft(OpBuilder &b, const SummedTensor &tensor,
                                  Value whole) const {
   SmallVector<Value> left = onRows(
@@ -331,7 +333,7 @@ LogicalResult qlora::checkLowRank(ModuleOp module, const LowRankPlan &plan) {
             "--ddp-comm-hook";
 }
 
-/// Assigns a tensor to the bucket in which it is complete.
+/// A tensor belongs to the bucket whose ranges contain its last element.
 std::unique_ptr<GradientReduction>
 qlora::makePowerSgdReduction(const LowRankPlan &plan, ModuleOp module,
                              ArrayRef<GradientRange> ranges, int64_t ranks,

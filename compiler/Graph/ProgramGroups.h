@@ -21,8 +21,8 @@ inline GroupSizes groupsOf(mlir::Operation *module) {
           {QLORA_GROUP_EP, program::expertRanksOf(module)}};
 }
 
-/// Returns the group sizes of a run if the module has its number of ranks, else
-/// of one mesh.
+/// Returns the group sizes of a run if the module fixes its number of ranks,
+/// else of one mesh.
 inline GroupSizes runGroupsOf(mlir::Operation *module) {
   const GroupSizes mesh = groupsOf(module);
   return mesh.on(std::max(train::runRanksOf(module), mesh.meshSize()));

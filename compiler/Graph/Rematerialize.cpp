@@ -113,7 +113,7 @@ static void apply(const Decision &decision) {
       latest.map(fetch.getOriginal(), fetch.getResult());
     }
   }
-  // Values with only backward readers are now computed only there.
+  // Forward ops that only the backward read are now replaced by clones.
   for (Operation *op : llvm::reverse(ops.take_front(forwardOps)))
     if (isOpTriviallyDead(op))
       op->erase();
@@ -145,7 +145,7 @@ void RematerializePass::remark(const Decision &decision) {
                      fits ? "" : "; no plan within the budget was found");
 }
 
-/// Describes the policy, its budget and the recomputed ops.
+/// Returns metadata of the policy, its budget and the recomputed ops.
 DictionaryAttr RematerializePass::factsOf(const Decision &decision) {
   SmallVector<Attribute> recomputed;
   for (auto [i, op] : llvm::enumerate(decision.described.ops))

@@ -23,9 +23,10 @@
 // sum. With few terms it is bound by memory and gets slower. With many terms it
 // is bound by arithmetic, and a GEMM library overlaps the read.
 //
-// If the matmuls that add to a joined one are not adjacent, they are moved to
-// the first one: a bias may be added to one before the next is computed. If a
-// range of the joined one has none (only q and v are adapted), nothing changes.
+// If the matmuls that add to a joined matmul are not adjacent, they are moved
+// to the first: a bias may be added to one before the next is computed. If no
+// matmul adds to a range of the joined one (only q and v are adapted), nothing
+// changes.
 //
 // Runs after concat-siblings, which joins matmuls that do not accumulate.
 // Matmuls of experts and of 8 bits are our own kernels, without this overlap.
@@ -50,7 +51,7 @@ class ReorderAccumulationPass
 };
 } // namespace
 
-/// Returns the number of terms per element.
+/// Returns the number of terms per element of the result.
 static int64_t termsOf(WeightedMatmul product) {
   return product.getWeightType().getDimSize(product.getInDimension());
 }

@@ -4,7 +4,7 @@
 // every matmul.
 //
 //   %a = model.weight @a : tensor<8x64xf32>
-//   %y = model.linear %x, %a            // x bf16: a is rounded in here
+//   %y = model.linear %x, %a            // x is bf16: the kernel rounds a
 //   ...
 //   %p, %m, %v = train.adamw ...
 //
@@ -43,7 +43,7 @@ static Type elementOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getElementType();
 }
 
-/// Returns true if the kernel of `use` rounds it to bf16.
+/// Returns whether the kernel of `use` rounds this operand to bf16.
 static bool isRoundedByKernel(OpOperand &use) {
   auto library = dyn_cast<LibraryOp>(use.getOwner());
   if (!library)

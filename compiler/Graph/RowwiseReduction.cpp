@@ -141,7 +141,7 @@ void CodedReduction::encode(OpBuilder &b, Summed &range, Value x) const {
   range.scales = codes.getScales();
 }
 
-/// Sums in rank order.
+/// Returns the sum of all ranks' decoded values, added in rank order.
 Value CodedReduction::sum(OpBuilder &b, const Summed &range) const {
   Location loc = b.getUnknownLoc();
   const int64_t rows = range.rows * kFlatColumns / kBlock / ranks;
@@ -173,7 +173,7 @@ void CodedReduction::build(OpBuilder &b, Summed &range, unsigned stage) const {
             b, loc,
             matrix(b.getF32Type(), range.rows * kFlatColumns / kBlock, kBlock),
             range.sent, range.scales));
-  // First all rows of this rank, then all ranks' values of this rank's rows.
+  // Stage 0 encodes all rows; stage 1 the sums of the rows of this rank.
   const int64_t pieces = stage == 0 ? 1 : ranks;
   Value x =
       stage == 0 ? read(b, FlatKind::Gradient, range, kBlock) : sum(b, range);
@@ -202,7 +202,8 @@ void CodedReduction::build(OpBuilder &b, Summed &range, unsigned stage) const {
   }
 }
 
-/// Returns each range's rows of parameters, up to a multiple of `multiple`.
+/// Returns each range's rows of parameters, with the first row and the end
+/// rounded down to multiples of `multiple`.
 static SmallVector<Summed> rowsOf(ArrayRef<GradientRange> ranges,
                                   int64_t multiple) {
   const auto rowOf = [&](int64_t element) {

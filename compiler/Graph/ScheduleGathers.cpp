@@ -16,8 +16,8 @@
 //
 // Memory is the limit, not time: one layer ahead hides all that can be hidden.
 // So a rank holds at most one layer that is being gathered and one weight in
-// use, or the single weight that is larger. For weights from the host, this
-// includes the rank's own shards.
+// use. Only a single weight that is larger exceeds this. For weights from the
+// host, the limit includes the rank's own shards.
 
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/PassMetadata.h"
@@ -41,8 +41,8 @@ class ScheduleGathersPass
 };
 
 /// A gather, and the first and last position (inclusive, among the step's other
-/// ops) of its readers. For a gather that is kept for the backward, only
-/// forward readers: the memory is the same wherever it starts.
+/// ops) of its readers. If a forward gather is kept for the backward, `last`
+/// counts only forward readers: it holds its memory wherever it starts.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;

@@ -20,7 +20,8 @@ Value SequenceAllToAll::wholeLines(OpBuilder &b, Location loc,
                               lines);
 }
 
-/// Exchanges blocks. Blocks of one sequence arrive in order, of several do not.
+/// The blocks of a single sequence arrive in order; blocks of several sequences
+/// must be swapped.
 Value SequenceAllToAll::toAllTokens(OpBuilder &b, Location loc,
                                     Value own) const {
   const int64_t columns = columnsOf(own) / ranks;

@@ -19,8 +19,8 @@
 //
 // This is context parallelism that exchanges heads for tokens (Jacobs et al.,
 // 2023: DeepSpeed-Ulysses). Other ops work on each token separately, or sum
-// over tokens. Sums that the runtime reads become partial sums, as for ranks
-// with other rows. Sums with readers in the program are first reduced by
+// over tokens. Sums that the runtime reads become partial sums, as for
+// data-parallel ranks. Sums with readers in the program are first reduced by
 // `model.all_sum`, and their results are equal on all ranks. In the sums over
 // ranks, such a loss and its count are multiplied by the number of ranks; so
 // are gradients, because the gradient of an all_sum is an all_sum. If the first
@@ -78,7 +78,7 @@ private:
 
   func::FuncOp function;
   const SequenceAllToAll exchange;
-  DenseSet<Value> shared;   ///< with this rank's tokens
+  DenseSet<Value> shared;   ///< values of this rank's tokens only
   PartialSums summands{Ranks::CP};   ///< partial sums over this rank's tokens
   DenseMap<Value, Value> wholeLines; ///< whole sequences, by this rank's shard
   int64_t bytes = 0;
@@ -156,7 +156,7 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
   return success();
 }
 
-/// Handles column runs that the ranks do not divide.
+/// Makes the number of column runs divisible by the ranks, if supported.
 bool SequenceSharding::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
@@ -233,7 +233,8 @@ LogicalResult SequenceSharding::shardOp(Operation *op) {
   return success();
 }
 
-/// Divides whole losses by the number of ranks if the first is a partial sum.
+/// Divides losses that are not partial sums by the number of ranks, if the
+/// first loss is a partial sum.
 LogicalResult SequenceSharding::divideLosses() {
   Operation *end = function.front().getTerminator();
   if (end->getNumOperands() == 0 || !summands.contains(end->getOperand(0)))

@@ -89,8 +89,8 @@ private:
   const int64_t ranks;
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
   DenseSet<Value> together;            ///< values with rows of all ranks
-  DenseMap<Value, Value> gathered;     ///< by the value of one rank
-  DenseMap<Value, Value> ownOffsets;   ///< by the offsets of all groups
+  DenseMap<Value, Value> gathered;   ///< all ranks' rows, by this rank's value
+  DenseMap<Value, Value> ownOffsets; ///< this rank's groups', by all groups'
   int64_t bytes = 0;
 };
 
@@ -162,7 +162,7 @@ ShardedWeights ShardExpertsPass::findWeights() {
   return found;
 }
 
-/// Gives weights their shards' shapes; the loader cuts the tensors.
+/// Gives weights their shards' types; the loader shards the tensors.
 void ShardExpertsPass::cutWeights(const ShardedWeights &weights) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : weights) {
@@ -190,7 +190,8 @@ bool ExpertSharding::isOfTokens(Value value) const {
          shape.take_front(2) == tokens;
 }
 
-/// Gathers in the stage of the value's op; for inputs, of the reader.
+/// Returns the rows of all ranks, gathered once. The gather gets the layer and
+/// phase of the op that computes `own`; for inputs, of `reader`.
 Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
   Value &all = gathered[own];
   if (Operation *maker = own.getDefiningOp())

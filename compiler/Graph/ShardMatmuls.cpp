@@ -81,7 +81,7 @@ private:
 // Weights
 //===----------------------------------------------------------------------===//
 
-/// Gives frozen parameters their shards' shapes; the loader cuts the tensors.
+/// Gives frozen parameters their shards' types; the loader shards the tensors.
 void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : sets.weights()) {
@@ -94,7 +94,7 @@ void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
   }
 }
 
-/// Creates the uses of this rank's range of each segment of a trainable weight.
+/// Replaces a trainable weight by this rank's ranges of its segments, joined.
 void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
   OpBuilder builder(weight);
   RankedTensorType type = tensorOf(weight);
@@ -125,7 +125,8 @@ void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
 //===----------------------------------------------------------------------===//
 
 /// Marks a matmul of partial sums as a partial sum, unless it rounds its input.
-/// It can accumulate into another one; adds a whole accumulator afterwards.
+/// It can accumulate into another partial sum. An accumulator that is not
+/// partial is added after the all-reduce.
 void FunctionSharding::sumProduct(WeightedMatmul product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();

@@ -11,7 +11,7 @@
 // becomes, for two ranks,
 //
 //   %p = model.linear %a, %wo
-//   %y = model.reduce_scatter %p : [1, B T / 2, C]    // its tokens' sums
+//   %y = model.reduce_scatter %p : [1, B T / 2, C]    // for own tokens
 //   %z = model.add %h, %y
 //   %n = model.rms_norm %z, %w
 //   %x = model.all_gather %n : [B, T, C]
@@ -21,9 +21,9 @@
 // the all-reduce, computes one N-th of the ops between two matmuls, and saves
 // one N-th of them for the backward, which can gather values again.
 //
-// A shard is a run of consecutive tokens, of one sequence or several, so ops
-// can do there what they do for each token separately. Dropout masks are
-// numbered by token, and such ops stay unsharded. If all ranks have a value
+// A shard is a run of consecutive tokens, of one sequence or several, so only
+// ops that work on each token separately can run on it. Dropout stays
+// unsharded, because its masks are numbered by token. If all ranks have a value
 // from the start, such as embeddings, each takes its own tokens. Values that
 // unsharded modules compute from gathered tokens stay whole, and so do their
 // results: splitting and gathering them again would send more than their sums.
@@ -59,7 +59,7 @@ public:
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
   LogicalResult run();
-  int64_t sums = 0, gathers = 0; ///< scattered sums; all gathers
+  int64_t sums = 0, gathers = 0; ///< number of scattered sums; of gathers
 
 private:
   void scatter(AllSumOp sum);
@@ -74,8 +74,8 @@ private:
   func::FuncOp function;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
-  DenseMap<Value, Type> shared; ///< with this rank's tokens; types of the whole
-  DenseSet<Value> gathered;     ///< values with all tokens, and their results
+  DenseMap<Value, Type> shared; ///< values of own tokens, to unsharded types
+  DenseSet<Value> gathered;     ///< gathered values, and all made from them
   DenseMap<Value, Value> whole, own;
 };
 
@@ -107,8 +107,8 @@ bool TokenSharding::canShare(Operation *op) const {
                       [&](Value result) { return isOfTokens(result); });
 }
 
-/// Takes this rank's tokens of a value that all ranks have. Each rank would
-/// send the same, so the first is taken.
+/// Returns this rank's tokens of a value that all ranks have: the first block
+/// of an all-to-all, in which all ranks send this rank the same block.
 Value TokenSharding::ownOf(Value value, Operation *reader) {
   Value &made = own[value];
   if (made)
@@ -141,9 +141,9 @@ Value TokenSharding::wholeOf(Value value, Operation *reader) {
   return made = gather;
 }
 
-/// Scatters the sum if an op that reads it can work on a shard.
+/// Replaces an all-reduce by a reduce-scatter if a reader can work on a shard.
 void TokenSharding::scatter(AllSumOp sum) {
-  gathered.erase(sum.getResult()); // each rank could have its own tokens
+  gathered.erase(sum.getResult()); // a reduce-scatter can shard it
   const bool isWorthIt =
       sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
       llvm::any_of(sum->getUsers(),

@@ -10,7 +10,7 @@
 //   model.parameter @w : tensor<96x64xf32>
 //       {file = "...", trainable, piece = 12288}        // 96 * 64 * 4 / 2
 //
-// Only this is decided here, before a step exists. An element has one position
+// The pass only sets `piece`, before a step exists. An element has one position
 // in all flat arenas, which then hold shards, so updates need no change.
 // build-train-step reduce-scatters each gradient, and place-frozen-weights
 // gathers the weight where it is used (ZeRO stages 2 and 3, Rajbhandari et al.,

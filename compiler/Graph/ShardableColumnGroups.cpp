@@ -30,8 +30,8 @@ static bool isByColumn(RowOp op) {
   });
 }
 
-/// For values that a table reads or makes, and all that is added to them: they
-/// are never sharded. Not reported as a reason.
+/// Reason for values that a table op reads or computes, and values added to
+/// them: they are never sharded, and users do not see this reason.
 static constexpr const char *kWholeAnyway = "it is whole";
 
 static std::string needsWhole(Operation *op) {
@@ -41,8 +41,8 @@ static std::string needsWhole(Operation *op) {
                      op->getName().getStringRef().str(), labelOf(op));
 }
 
-/// Groups can be sharded if their matrices are stacked by rows, or for a single
-/// group. Trainable groups cannot: each would need a range of its own.
+/// Returns whether the columns of a matmul can be sharded: it has one group, or
+/// frozen matrices stacked by rows. Each trainable matrix would need a range.
 static bool canDivideGroups(WeightedMatmul product) {
   if (product.getGroups() == 1)
     return true;
@@ -71,7 +71,7 @@ void ShardableColumnGroups::keepWhole(Value value, const std::string &why) {
 }
 
 /// Joins row operands of full width to the result's set if columns are
-/// independent. Keeps narrower ones, such as of a head, whole.
+/// independent. Keeps narrower operands, such as cos of a head, whole.
 void ShardableColumnGroups::lookAtRows(RowOp op) {
   Value first = op->getResult(0);
   const int64_t columns = op.getRowColumns();
@@ -276,7 +276,8 @@ bool ShardableColumnGroups::agree(Operation *op, bool &changes) {
   return true;
 }
 
-/// Also checks that `ranks` divides all segments.
+/// Finds the segments of a set's values. Returns false if ops disagree, or if
+/// `ranks` does not divide a segment.
 bool ShardableColumnGroups::findSegments(Set &set) {
   for (bool changes = true; changes;) {
     changes = false;
@@ -347,7 +348,7 @@ bool ShardableColumnGroups::findWeights(Set &set, ShardedWeights &found) {
 
 void ShardableColumnGroups::tryToDivide(Set &set) {
   ShardedWeights found;
-  // Values between an adapter's own matmuls are narrow.
+  // Without a module, the set is between an adapter's matmuls, and narrow.
   const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
     WeightedMatmul product = products[number];
     return product.getModule() &&

@@ -9,9 +9,9 @@
 //   %y = model.linear %a, %wo       // it ends: each rank uses its columns
 //
 // Interfaces classify the ops. A WeightedMatmul begins and ends sets. Row ops
-// without reductions, ColumnwiseOps and views continue one. All other ops need
-// whole operands and make whole results. A weight with several uses (by a
-// reference, by variants of other lengths) is sharded the same way for all.
+// without reductions, ColumnwiseOps and views continue a set. All other ops
+// need whole operands and make whole results. A weight with several uses (in
+// the reference model, in variants for other lengths) is sharded alike for all.
 
 #ifndef QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
 #define QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
@@ -43,7 +43,7 @@ public:
 private:
   struct Set {
     unsigned leader = 0; ///< index of one of its values
-    std::vector<unsigned> products, vectors, ops; ///< indices
+    std::vector<unsigned> products, vectors, ops; ///< indices below
     std::string why; ///< why it stays whole; empty: no reason
     int64_t elements = 0; ///< elements of its weights
   };

@@ -14,7 +14,7 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// Accelerate, too, reserves memory of each device for other data.
+/// Fraction of a device's memory for weights, as in Accelerate.
 static constexpr double kForWeights = 0.9;
 
 /// Returns the seconds of each layer. The first and the last one include the

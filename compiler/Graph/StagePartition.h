@@ -37,8 +37,8 @@ llvm::FailureOr<llvm::SmallVector<int64_t>>
 partitionLayers(mlir::ModuleOp module, const StagePartitionOptions &options,
                 const DeviceProfile &device);
 
-/// Checks what a map says about modules outside of layers. `users`: the stages
-/// that use each parameter. Reports mistakes.
+/// Fails if a map places a module outside of layers on a stage that does not
+/// use it. `users` are the stages that use each parameter.
 llvm::LogicalResult
 checkMapped(mlir::ModuleOp module, llvm::StringRef map,
             const llvm::StringMap<llvm::SmallVector<int64_t>> &users);

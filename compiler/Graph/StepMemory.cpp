@@ -11,7 +11,8 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Calls a getter of MemoryOp; empty for null or without the interface.
+/// Calls a getter of MemoryOp. The result is empty if `op` is null or has no
+/// MemoryOp interface.
 template <typename Fact>
 static Fact factOf(Operation *op, Fact (MemoryOp::*fact)()) {
   auto memory = dyn_cast_or_null<MemoryOp>(op);
@@ -94,7 +95,7 @@ static bool isOnlyContinued(Value value) {
   });
 }
 
-/// Implements rule 4.
+/// Implements rule 4: whether a part is written into its range of the whole.
 static bool isMadeAsRange(const MemoryRange &part) {
   if (!isWritten(part.part) || (columnsOf(part.part) != columnsOf(part.whole) &&
                                 !canHaveStride(part.part)))
@@ -187,8 +188,8 @@ void StepMemory::findOutsideUses(StepOp step) {
   }
 }
 
-/// Returns whether an op can already add to `memory` when it runs, instead of a
-/// later store: only sums are in between.
+/// Returns whether `maker` can add to `memory` instead of the later store `op`:
+/// all other uses between them only add.
 bool StepMemory::canAddAt(Operation *maker, Operation *op,
                           const OutsideMemory &memory) const {
   return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
@@ -197,7 +198,7 @@ bool StepMemory::canAddAt(Operation *maker, Operation *op,
   });
 }
 
-/// Implements rule 3.
+/// Implements rule 3: whether `value` can be computed where `op` stores it.
 bool StepMemory::canMakeAt(OpResult value, Operation *op,
                            const OutsideMemory &memory) const {
   Operation *maker = value.getOwner();
@@ -252,12 +253,12 @@ void StepMemory::planParts(Operation *op) {
 // Then: all values in program order
 //===----------------------------------------------------------------------===//
 
-/// Returns whether a copy to the host may still be running after later ops.
+/// Returns whether a copy to the host may read `value` while later ops run.
 static bool isCopiedToHost(Value value) {
   return llvm::any_of(value.getUsers(), llvm::IsaPred<CopyToHostOp>);
 }
 
-/// Implements rule 5.
+/// Implements rule 5: whether a result of `op` can overwrite `operand`.
 bool StepMemory::canTakeOver(Value operand, Operation *op) const {
   MemoryPlace place = placeOf(operand);
   RankedTensorType type = tensorOf(operand);
@@ -271,7 +272,7 @@ bool StepMemory::canTakeOver(Value operand, Operation *op) const {
       return true;
     if (other == operand)
       return false;
-    // Values that are not made yet will be written here.
+    // Planned values that are not computed yet will be written there.
     if (known == places.end())
       return overlap(tensorOf(other), planned.lookup(other), type, place);
     return usesLeft.lookup(other) &&

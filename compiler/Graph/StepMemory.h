@@ -9,7 +9,7 @@
 //   %dw   = train.linear_weight_grad %d, %x
 //   train.accumulate @w, %dw               // the op adds to the gradient of w
 //
-// The only place that decides this. rematerialize computes costs with it,
+// Only this class decides that: rematerialize computes costs from it,
 // concat-siblings plans with it, and lower-to-program emits it. The resulting
 // commands are checked byte by byte (runtime/Module/AccessCheck.h). Ops are
 // classified by interface (mainly MemoryOp), never by name.
@@ -47,7 +47,7 @@ namespace qlora {
 /// A buffer of the step, or memory outside of it.
 struct MemoryRoot {
   std::optional<model::OutsideMemory> outside;
-  mlir::Value first; ///< the value it was created for; outside: one of them
+  mlir::Value first; ///< value for which the root was created
   llvm::SetVector<mlir::Value> values; ///< all values with bytes in it
 };
 
@@ -64,11 +64,11 @@ public:
   }
   /// Returns true if the value's op adds to the content of its place.
   bool isAdded(mlir::Value value) const { return added.contains(value); }
-  /// Returns where a value is stored.
+  /// Returns the place that a store writes.
   MemoryPlace placeOf(const model::MemoryStore &store) const {
     return storePlaces.find(store.value)->second;
   }
-  /// Returns true if the value was made where it is stored.
+  /// Returns whether a value is computed where it is stored, without a copy.
   bool isMadeInPlace(const model::MemoryStore &store) const {
     mlir::Value value = store.value->get();
     return store.adds ? isAdded(value) : placeOf(value) == placeOf(store);

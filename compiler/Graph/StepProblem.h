@@ -38,7 +38,7 @@ StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 void addProblem(const StepProblem &described, const RecomputePlan &plan,
                 MetadataBuilder &facts);
 
-/// For each op of `step`, its zone (RecomputePlanner.h). A recomputed op is in
+/// The zone of each op of `step` (RecomputePlanner.h). A recomputed op is in
 /// the zone of the op that it was recomputed for.
 using StepZones = llvm::DenseMap<mlir::Operation *, unsigned>;
 StepZones zonesOf(train::StepOp step);

@@ -156,7 +156,7 @@ static bool isChosen(const TargetChoice &choice, const std::string &path) {
          !(choice.excluded && choice.excluded->matches(path));
 }
 
-/// PEFT refuses other modules.
+/// Fails if a target is neither a linear nor an embedding, as PEFT does.
 static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
                                  const TargetChoice &choice) {
   for (const std::string &module : modules.others)

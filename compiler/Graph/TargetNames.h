@@ -30,8 +30,8 @@ NamedModules findModules(mlir::ModuleOp root, mlir::func::FuncOp function);
 /// Returns the path of the LM head, from its op's location; empty without one.
 std::string headPath(mlir::ModuleOp root);
 
-/// Returns names of modules of the folder outside the text model, such as
-/// vision_tower.
+/// Returns names of modules in the model's files that are outside the text
+/// model, such as vision_tower.
 llvm::SmallVector<llvm::StringRef> untrainedParts(mlir::ModuleOp root);
 
 /// The options that select modules for adapters.
@@ -55,7 +55,7 @@ mlir::LogicalResult checkPatternNames(mlir::ModuleOp root,
                                       const ValuePatterns &patterns,
                                       const std::vector<std::string> &adapted);
 
-/// Returns " Did you mean 'q_proj'?", or else the last names of all modules.
+/// Returns "did you mean 'q_proj'?", or "there are: " and all last names.
 std::string nameHint(const std::string &name,
                      const std::vector<std::string> &modules);
 

@@ -16,7 +16,7 @@
 using namespace qlora;
 using nlohmann::ordered_json;
 
-/// Larger than any matrix's rank.
+/// Maximum LoRA rank; larger than the rank of any weight.
 static constexpr double kMaxRank = 1 << 20;
 
 /// Returns true if ECMAScript accepts the text but reads it differently from
@@ -33,7 +33,7 @@ static bool isReadDifferently(const std::string &text) {
     if (std::isalpha(static_cast<unsigned char>(next)) &&
         shared.find(next) == std::string_view::npos)
       return true;
-    ++i; // an escaped backslash escapes nothing
+    ++i; // skip the escaped character
   }
   return false;
 }
@@ -116,7 +116,8 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
   return true;
 }
 
-/// Reads the layer number, the last group: a pattern may have its own groups.
+/// Reads the layer number from the last group, because patterns may have
+/// groups.
 int64_t Targets::layerOf(const std::string &path) const {
   std::smatch match;
   for (const std::regex &before : beforeLayer)

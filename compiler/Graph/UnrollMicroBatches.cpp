@@ -11,8 +11,8 @@
 //     %ids0, %ids1, %ids2 = model.split %ids {rows}
 //     forward 0, forward 1, backward 0, forward 2, backward 1, backward 2 }
 //
-// in the order of PipelineOrder.h. The work of a turn is what stands between
-// two of the stage's sends and receives.
+// in the order of PipelineOrder.h. A turn consists of the ops between two of
+// the stage's sends and receives.
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
@@ -43,7 +43,7 @@ private:
   void runOnOperation() override;
 };
 
-/// One step that is repeated for each chunk.
+/// A step whose ops are repeated for each chunk.
 class ChunkedStep {
 public:
   /// A chunk has rows of each of the batch's `lines` groups of rows.
@@ -51,7 +51,8 @@ public:
       : step(step), block(step.getBody().front()), b(step.getContext()),
         chunks(chunks), lines(lines), copies(chunks) {}
 
-  /// Runs the turns of a stage, or the last stage, with `parts` virtual stages.
+  /// Repeats ops in the order of `turns`, those of a stage with `parts` virtual
+  /// stages. `isLast`: it is the pipeline's last stage.
   void run(ArrayRef<PipelineTurn> turns, int64_t parts, bool isLast);
 
 private:
@@ -67,7 +68,7 @@ private:
   Block &block;
   OpBuilder b;
   const int64_t chunks, lines;
-  /// Ops of one chunk, and of each of its turns: chunk 0 stands for all.
+  /// The original ops, in order and by turn; each chunk gets clones.
   SmallVector<Operation *> ops;
   std::map<std::tuple<PipelineTurn::Kind, bool, int64_t>,
            SmallVector<Operation *>>

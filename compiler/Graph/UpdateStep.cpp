@@ -57,7 +57,8 @@ static void updatePiece(OpBuilder &b, const UpdatePiece &piece, Value scale) {
                         state.offset);
 }
 
-/// Converts trained weights to the weights in use, or back.
+/// Builds the step `average`, which converts trained weights to the averages
+/// that evaluation uses, or `continue`, which converts them back.
 static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
                         StepKind kind) {
   Location loc = builder.getUnknownLoc();
@@ -83,7 +84,7 @@ static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
   }
 }
 
-/// Builds the norm of all groups; sharded ones come last. Each rank sends its
+/// Builds the norm of all groups; sharded groups come last. Each rank sends its
 /// shard's norm as one value, so that all ranks compute the same bits.
 static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
   Location loc = b.getUnknownLoc();

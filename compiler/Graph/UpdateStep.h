@@ -16,7 +16,7 @@ namespace qlora {
 llvm::LogicalResult checkDivision(mlir::ModuleOp module);
 
 /// Adds `update` at the builder's position. If an optimizer trains other
-/// weights than are used, also adds `average` and `continue`.
+/// weights than evaluation uses, also adds `average` and `continue`.
 void buildUpdateSteps(mlir::OpBuilder &builder, mlir::ModuleOp module);
 
 } // namespace qlora

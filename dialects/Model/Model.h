@@ -124,7 +124,7 @@ struct OutsideMemory {
 struct MemoryTie {
   mlir::OpOperand *operand;
   mlir::OpResult result;
-  bool continues; ///< the op adds to the operand's values, else overwrites
+  bool continues; ///< starts from the operand's values; false: overwrites
 };
 
 /// `part` is a view of the matrix `whole` that starts at `row` and `column`.

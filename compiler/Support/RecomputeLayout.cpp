@@ -24,8 +24,8 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
       makers(problem.values.size(), kNoValue), roots(problem.values.size()),
       zones(zonesOf(problem)), isReadByBackward(problem.values.size(), false),
       touches(problem.ops.size()), readers(problem.ops.size()),
-      firstClones(problem.ops.size()), cloneCounts(problem.ops.size()),
-      clonesBefore(problem.ops.size()), latest(problem.ops.size(), kEnd) {
+      cloneCounts(problem.ops.size()), clonesBefore(problem.ops.size()),
+      latest(problem.ops.size(), kEnd) {
   for (uint32_t i = 0; i < problem.ops.size(); ++i) {
     const RecomputeOp &op = problem.ops[i];
     assert((op.isBackward || forwardCount == i) && "forward after backward");
@@ -162,7 +162,6 @@ void RecomputeLayout::placeClones(const Choice &choice) {
   uint32_t instances = problem.values.size();
   for (uint32_t i = forwardCount; i-- > 0;) {
     std::sort(readers[i].rbegin(), readers[i].rend());
-    firstClones[i] = clones.size();
     cloneCounts[i] = readers[i].size();
     for (uint32_t before : readers[i]) {
       extraSeconds += problem.ops[i].seconds;

@@ -131,7 +131,7 @@ private:
   /// Per op: the backward op that follows each of its clones.
   std::vector<std::vector<uint32_t>> readers;
   std::vector<Clone> clones; ///< contiguous per op, the latest first
-  std::vector<uint32_t> firstClones, cloneCounts; ///< per op
+  std::vector<uint32_t> cloneCounts; ///< per op
   std::vector<uint32_t> clonesBefore; ///< per op: first of a list, or kEnd
   std::vector<Moment> moments;   ///< the forward's are the same for all choices
   std::vector<uint32_t> touched; ///< instances

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lists the targets as a table.
+// Defines the traits of each target.
 
 #include "compiler/Support/TargetTraits.h"
 
@@ -8,33 +8,20 @@
 
 using namespace qlora;
 
-namespace {
-struct TargetRow {
-  std::string_view target;
-  TargetTraits traits;
-};
-} // namespace
-
-static constexpr TargetRow kTargets[] = {
-    // One thread pool runs every kernel, and even a narrow GEMM uses all
-    // threads. Operands are rounded while a GEMM packs them.
-    {"cpu",
-     {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
-      /*roundsBeforeGemms=*/false, /*decodesInPanels=*/true,
-      /*hasRoomyKernels=*/false, /*offloadsTables=*/false,
-      /*workspaceAlignment=*/64}},
-    // Each queue has a stream. A narrow GEMM has too few tiles for all
-    // multiprocessors. cuBLASLt needs decoded operands of the same type.
-    {"cuda",
-     {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
-      /*roundsBeforeGemms=*/true, /*decodesInPanels=*/false,
-      /*hasRoomyKernels=*/true, /*offloadsTables=*/true,
-      plans::kCudaAlignment}},
-};
-
 std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {
-  for (const TargetRow &row : kTargets)
-    if (row.target == target)
-      return row.traits;
+  // One thread pool runs every kernel, and even a narrow GEMM uses all threads.
+  // Operands are rounded while a GEMM packs them.
+  if (target == "cpu")
+    return TargetTraits();
+  // Each queue has a stream. A narrow GEMM has too few tiles for all
+  // multiprocessors. cuBLASLt needs decoded operands of the same type.
+  if (target == "cuda")
+    return TargetTraits{.kernelsBesideCompute = true,
+                        .prefersWideGemms = true,
+                        .roundsBeforeGemms = true,
+                        .decodesInPanels = false,
+                        .hasRoomyKernels = true,
+                        .offloadsTables = true,
+                        .workspaceAlignment = plans::kCudaAlignment};
   return std::nullopt;
 }

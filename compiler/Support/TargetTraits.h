@@ -11,6 +11,7 @@
 
 namespace qlora {
 
+/// The default values are the traits of the target cpu.
 struct TargetTraits {
   /// Kernels of the copy queue run concurrently with those of the compute
   /// queue. If not, the target runs both queues as one, in command order. (The

@@ -4,6 +4,8 @@
 
 #include "compiler/Codegen/CpuTarget.h"
 
+#include "runtime/Base/UserFiles.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -78,7 +80,7 @@ CpuTarget::compile(const std::vector<std::string> &functions,
   }
   QLORA_RETURN_IF_ERROR(runCommands(commands, kParallel, progress));
   for (size_t number : compiled) {
-    QLORA_ASSIGN_OR_RETURN(std::string object, readFile(objects[number]));
+    QLORA_ASSIGN_OR_RETURN(std::string object, readWholeFile(objects[number]));
     cache.store(keys[number], object);
   }
   return CompiledKernels{std::move(objects), {}};

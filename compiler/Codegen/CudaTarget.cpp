@@ -5,6 +5,7 @@
 #include "compiler/Codegen/CudaTarget.h"
 
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/UserFiles.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -178,7 +179,7 @@ StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
       std::clamp(static_cast<unsigned>(usableCpus()), 2u, kMaxParallel);
   QLORA_RETURN_IF_ERROR(runCommands(commands, parallel, progress));
   for (const auto &[file, key] : compiled) {
-    QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(file));
+    QLORA_ASSIGN_OR_RETURN(std::string bytes, readWholeFile(file));
     cache.store(key, bytes);
   }
   return std::move(images);

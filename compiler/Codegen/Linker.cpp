@@ -5,6 +5,7 @@
 #include "compiler/Codegen/Linker.h"
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/UserFiles.h"
 
 using namespace qlora;
 
@@ -29,6 +30,6 @@ qlora::linkLibrary(const std::vector<std::string> &objects,
                      "-z", "now", "--threads=1", "-o", library};
   command.insert(command.end(), objects.begin(), objects.end());
   QLORA_RETURN_IF_ERROR(runCommands({command}, 1));
-  QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(library));
+  QLORA_ASSIGN_OR_RETURN(std::string bytes, readWholeFile(library));
   return sealed(std::move(bytes));
 }

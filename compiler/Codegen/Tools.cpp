@@ -5,7 +5,6 @@
 #include "compiler/Codegen/Tools.h"
 
 #include "llvm/Support/FileSystem.h"
-#include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
@@ -44,34 +43,19 @@ ScratchFolder::~ScratchFolder() {
     llvm::sys::fs::remove_directories(path);
 }
 
-static Status writeError(const std::string &path, std::error_code error) {
-  return Status::error(StatusCode::kResourceExhausted, "cannot write '{}': {}",
-                       path, error.message());
-}
-
-static std::error_code writeTo(int descriptor, std::string_view bytes) {
-  llvm::raw_fd_ostream stream(descriptor, /*shouldClose=*/true);
-  stream << StringRef(bytes.data(), bytes.size());
-  stream.close();
-  std::error_code error = stream.error();
-  stream.clear_error();
-  return error;
-}
-
 Status qlora::writeFile(const std::string &path, std::string_view bytes) {
-  int descriptor;
-  std::error_code error = llvm::sys::fs::openFileForWrite(path, descriptor);
-  if (!error)
-    error = writeTo(descriptor, bytes);
-  return error ? writeError(path, error) : Status::ok();
-}
-
-StatusOr<std::string> qlora::readFile(const std::string &path) {
-  auto buffer = llvm::MemoryBuffer::getFile(path);
-  if (!buffer)
-    return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
-                         buffer.getError().message());
-  return (*buffer)->getBuffer().str();
+  std::error_code error;
+  llvm::raw_fd_ostream stream(path, error);
+  if (!error) {
+    stream << StringRef(bytes.data(), bytes.size());
+    stream.close();
+    error = stream.error();
+    stream.clear_error();
+  }
+  if (error)
+    return Status::error(StatusCode::kResourceExhausted,
+                         "cannot write '{}': {}", path, error.message());
+  return Status::ok();
 }
 
 Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
@@ -118,7 +102,7 @@ struct Running {
 static Status commandError(const Command &command, int code,
                            const std::string &reason,
                            const std::string &outputPath) {
-  StatusOr<std::string> output = readFile(outputPath);
+  StatusOr<std::string> output = readWholeFile(outputPath);
   StringRef text = output.isOk() ? StringRef(*output) : StringRef();
   // Keep the first lines only: they name the cause.
   size_t end = text.find('\n', std::min<size_t>(text.size(), 400));
@@ -193,5 +177,5 @@ StatusOr<std::string> qlora::readCommand(const Command &command) {
   QLORA_ASSIGN_OR_RETURN(Running running,
                          start(command, folder.file("output")));
   QLORA_RETURN_IF_ERROR(finish(running));
-  return readFile(running.output);
+  return readWholeFile(running.output);
 }

@@ -52,7 +52,6 @@ Status runCommands(const std::vector<Command> &commands, unsigned parallel,
                    const ProgressListener &progress = {});
 
 Status writeFile(const std::string &path, std::string_view bytes);
-StatusOr<std::string> readFile(const std::string &path);
 
 /// Replaces the contents of `path` atomically (AtomicFile.h). Anything but a
 /// regular file (a pipe, /dev/null) is written directly.

@@ -8,6 +8,7 @@
 
 #include "compiler/Codegen/CudaTarget.h"
 #include "runtime/Base/FindProgram.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ModuleLoader.h"
 
 #include <algorithm>
@@ -92,13 +93,13 @@ protected:
     status = kernels.isOk() ? Status::ok() : kernels.status();
     if (kernels.isOk())
       for (const DeviceImage &image : kernels->images)
-        bytes.push_back(*readFile(image.file));
+        bytes.push_back(*readWholeFile(image.file));
     return bytes;
   }
 
   /// Returns the compiler's calls since the last call of this function.
   size_t calls() {
-    StatusOr<std::string> lines = readFile(folder.path("calls"));
+    StatusOr<std::string> lines = readWholeFile(folder.path("calls"));
     std::filesystem::remove(folder.path("calls"));
     return lines.isOk() ? std::ranges::count(*lines, '\n') : 0;
   }
@@ -257,5 +258,6 @@ TEST_F(CudaTargetTest, GivesTheSameBytes) {
   options.useCache = false;
   ASSERT_TRUE(succeeded(emitTrainSo(*module, options, folder.path("a.so"))));
   ASSERT_TRUE(succeeded(emitTrainSo(*module, options, folder.path("b.so"))));
-  EXPECT_TRUE(*readFile(folder.path("a.so")) == *readFile(folder.path("b.so")));
+  EXPECT_TRUE(*readWholeFile(folder.path("a.so")) ==
+              *readWholeFile(folder.path("b.so")));
 }

@@ -8,6 +8,7 @@
 #include "compiler/Codegen/Tools.h"
 #include "llvm/Object/ELFObjectFile.h"
 #include "runtime/ABI/CollectiveForm.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ModuleLoader.h"
 
@@ -154,9 +155,9 @@ TEST_F(EmitModuleTest, GivesTheSameBytes) {
   ASSERT_TRUE(succeeded(emit(folder.path("b.so")))); // from the cache
   std::filesystem::remove_all(folder.path("cache"));
   ASSERT_TRUE(succeeded(emit(folder.path("c.so"))));
-  std::string a = *readFile(folder.path("a.so"));
-  EXPECT_EQ(a, *readFile(folder.path("b.so")));
-  EXPECT_EQ(a, *readFile(folder.path("c.so")));
+  std::string a = *readWholeFile(folder.path("a.so"));
+  EXPECT_EQ(a, *readWholeFile(folder.path("b.so")));
+  EXPECT_EQ(a, *readWholeFile(folder.path("c.so")));
   EXPECT_EQ(a.find(folder.path()), std::string::npos);
   EXPECT_EQ(a.find("/tmp"), std::string::npos);
 }

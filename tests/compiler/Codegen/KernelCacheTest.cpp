@@ -4,6 +4,7 @@
 
 #include "compiler/Codegen/KernelCache.h"
 #include "compiler/Codegen/Tools.h"
+#include "runtime/Base/UserFiles.h"
 
 #include "tests/runtime/TemporaryFolder.h"
 
@@ -32,7 +33,7 @@ TEST_F(KernelCacheTest, IgnoresDamage) {
   KernelCache cache(folder.path("new"));
   std::string key = KernelCache::key("text");
   cache.store(key, "object");
-  std::string whole = *readFile(fileOf(key));
+  std::string whole = *readWholeFile(fileOf(key));
   for (size_t bytes : {whole.size() - 1, size_t(10), size_t(0)}) {
     std::filesystem::resize_file(fileOf(key), bytes);
     EXPECT_FALSE(cache.find(key)) << bytes;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Groups the kernels into units, and compiles those that are not cached.
+// Groups the kernels into units, and compiles them.
 
 #include "compiler/Codegen/CpuTarget.h"
-
-#include "runtime/Base/UserFiles.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,8 +18,6 @@ extern const char qloraKernelPrelude[];
 static constexpr size_t kParallel = 2;
 /// Minimum bytes of a unit. Less text compiles faster than clang starts.
 static constexpr size_t kMinUnitBytes = 16 << 10;
-
-uint32_t CpuTarget::kind() const { return QLORA_TARGET_CPU; }
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
@@ -57,31 +53,21 @@ CpuTarget::compile(const std::vector<std::string> &functions,
                    const ScratchFolder &folder) {
   QLORA_ASSIGN_OR_RETURN(std::string version,
                          readCommand({clang, "--version"}));
-  std::vector<std::string> objects, keys;
-  std::vector<Command> commands;
-  std::vector<size_t> compiled;
+  CompiledKernels kernels;
+  CachedCommands commands(cache);
   for (const std::string &unit : makeUnits(functions)) {
-    size_t number = objects.size();
-    objects.push_back(folder.file(fmt::format("kernels{}.o", number)));
-    keys.push_back(KernelCache::key(
-        fmt::format("{}\n{}\n{}", version, fmt::join(flags(), " "), unit)));
-    if (std::optional<std::string> object = cache.find(keys.back())) {
-      QLORA_RETURN_IF_ERROR(writeFile(objects.back(), *object));
-      continue;
-    }
+    const size_t number = kernels.objects.size();
     std::string source = folder.file(fmt::format("kernels{}.cpp", number));
+    std::string object = folder.file(fmt::format("kernels{}.o", number));
     QLORA_RETURN_IF_ERROR(writeFile(source, unit));
-    Command command = {clang};
-    for (const std::string &flag : flags())
-      command.push_back(flag);
-    command.insert(command.end(), {"-o", objects.back(), source});
-    commands.push_back(std::move(command));
-    compiled.push_back(number);
+    Command command = flags();
+    std::string input =
+        fmt::format("{}\n{}\n{}", version, fmt::join(command, " "), unit);
+    command.insert(command.begin(), clang);
+    command.insert(command.end(), {"-o", object, source});
+    QLORA_RETURN_IF_ERROR(commands.add(input, object, std::move(command)));
+    kernels.objects.push_back(std::move(object));
   }
-  QLORA_RETURN_IF_ERROR(runCommands(commands, kParallel, progress));
-  for (size_t number : compiled) {
-    QLORA_ASSIGN_OR_RETURN(std::string object, readWholeFile(objects[number]));
-    cache.store(keys[number], object);
-  }
-  return CompiledKernels{std::move(objects), {}};
+  QLORA_RETURN_IF_ERROR(commands.run(kParallel, progress));
+  return kernels;
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Compiles the units that are not cached, for all architectures in parallel.
+// Compiles each unit for all architectures in parallel.
 
 #include "compiler/Codegen/CudaTarget.h"
 
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/UserFiles.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -128,63 +127,6 @@ static std::vector<std::string> flagsFor(const Unit &unit,
   return flags;
 }
 
-namespace {
-
-/// Collects the images, and the commands for those that are not cached.
-class ImageBuilder {
-public:
-  ImageBuilder(const KernelCache &cache, const std::string &compiler,
-               const std::string &version, const ScratchFolder &folder,
-               const ProgressListener &progress)
-      : cache(cache), compiler(compiler), version(version), folder(folder),
-        progress(progress) {}
-
-  Status add(const Unit &unit, uint32_t number, const CudaArch &arch);
-  StatusOr<std::vector<DeviceImage>> run();
-
-private:
-  const KernelCache &cache;
-  const std::string &compiler, &version;
-  const ScratchFolder &folder;
-  const ProgressListener &progress;
-  std::vector<DeviceImage> images;
-  std::vector<Command> commands;
-  /// File and cache key of each image that is compiled.
-  std::vector<std::pair<std::string, std::string>> compiled;
-};
-
-} // namespace
-
-Status ImageBuilder::add(const Unit &unit, uint32_t number,
-                         const CudaArch &arch) {
-  std::string file =
-      folder.file(fmt::format("unit{}.{}", number, arch.name()));
-  images.push_back({file, number, arch.kind, arch.number});
-  std::vector<std::string> flags = flagsFor(unit, arch);
-  std::string key = KernelCache::key(
-      fmt::format("{}\n{}\n{}", version, fmt::join(flags, " "), unit.text));
-  if (std::optional<std::string> bytes = cache.find(key))
-    return writeFile(file, *bytes);
-  Command command = {compiler};
-  command.insert(command.end(), flags.begin(), flags.end());
-  command.insert(command.end(),
-                 {"-o", file, folder.file(fmt::format("unit{}.cu", number))});
-  commands.push_back(std::move(command));
-  compiled.emplace_back(file, key);
-  return Status::ok();
-}
-
-StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
-  unsigned parallel =
-      std::clamp(static_cast<unsigned>(usableCpus()), 2u, kMaxParallel);
-  QLORA_RETURN_IF_ERROR(runCommands(commands, parallel, progress));
-  for (const auto &[file, key] : compiled) {
-    QLORA_ASSIGN_OR_RETURN(std::string bytes, readWholeFile(file));
-    cache.store(key, bytes);
-  }
-  return std::move(images);
-}
-
 StatusOr<CompiledKernels>
 CudaTarget::compile(const std::vector<std::string> &functions,
                     const ScratchFolder &folder) {
@@ -197,14 +139,26 @@ CudaTarget::compile(const std::vector<std::string> &functions,
   if (!release.isOk())
     return release.status().withContext(compiler);
   kernels.cudaVersion = *release;
-  ImageBuilder builder(cache, compiler, version, folder, progress);
-  std::vector<Unit> units = makeUnits(functions);
+  CachedCommands commands(cache);
+  const std::vector<Unit> units = makeUnits(functions);
   for (uint32_t number = 0; number < units.size(); ++number) {
-    QLORA_RETURN_IF_ERROR(writeFile(
-        folder.file(fmt::format("unit{}.cu", number)), units[number].text));
-    for (const CudaArch &arch : archs)
-      QLORA_RETURN_IF_ERROR(builder.add(units[number], number, arch));
+    std::string source = folder.file(fmt::format("unit{}.cu", number));
+    QLORA_RETURN_IF_ERROR(writeFile(source, units[number].text));
+    for (const CudaArch &arch : archs) {
+      std::string image =
+          folder.file(fmt::format("unit{}.{}", number, arch.name()));
+      Command command = flagsFor(units[number], arch);
+      std::string input = fmt::format("{}\n{}\n{}", version,
+                                      fmt::join(command, " "),
+                                      units[number].text);
+      command.insert(command.begin(), compiler);
+      command.insert(command.end(), {"-o", image, source});
+      QLORA_RETURN_IF_ERROR(commands.add(input, image, std::move(command)));
+      kernels.images.push_back({image, number, arch.kind, arch.number});
+    }
   }
-  QLORA_ASSIGN_OR_RETURN(kernels.images, builder.run());
+  const unsigned parallel =
+      std::clamp(static_cast<unsigned>(usableCpus()), 2u, kMaxParallel);
+  QLORA_RETURN_IF_ERROR(commands.run(parallel, progress));
   return kernels;
 }

@@ -43,3 +43,23 @@ void KernelCache::store(std::string_view key, std::string_view object) const {
                            KernelCache::key(object) + std::string(object),
                            AtomicFile::Flush::kNo);
 }
+
+Status CachedCommands::add(std::string_view input, const std::string &file,
+                           Command command) {
+  std::string key = KernelCache::key(input);
+  if (std::optional<std::string> content = cache.find(key))
+    return writeFile(file, *content);
+  commands.push_back(std::move(command));
+  outputs.emplace_back(std::move(key), file);
+  return Status::ok();
+}
+
+Status CachedCommands::run(unsigned parallel,
+                           const ProgressListener &progress) {
+  QLORA_RETURN_IF_ERROR(runCommands(commands, parallel, progress));
+  for (const auto &[key, file] : outputs) {
+    QLORA_ASSIGN_OR_RETURN(std::string content, readWholeFile(file));
+    cache.store(key, content);
+  }
+  return Status::ok();
+}

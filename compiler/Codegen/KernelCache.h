@@ -14,6 +14,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compiler/Codegen/Tools.h"
 
 namespace qlora {
 
@@ -35,6 +39,25 @@ private:
   std::string fileOf(std::string_view key) const;
 
   std::string folder;
+};
+
+/// Compiler commands, of which only those without a cached output run.
+class CachedCommands {
+public:
+  /// `cache` must outlive the commands.
+  explicit CachedCommands(const KernelCache &cache) : cache(cache) {}
+
+  /// Adds a command that writes `file`. `input` is everything that determines
+  /// the file's content. If the content is cached, writes it to `file` instead.
+  Status add(std::string_view input, const std::string &file, Command command);
+  /// Runs the commands, at most `parallel` at a time, and caches their outputs.
+  Status run(unsigned parallel, const ProgressListener &progress);
+
+private:
+  const KernelCache &cache;
+  std::vector<Command> commands;
+  /// The key and the file of each command's output.
+  std::vector<std::pair<std::string, std::string>> outputs;
 };
 
 } // namespace qlora

@@ -29,44 +29,40 @@ static constexpr int64_t kLeastBudget = 1;
 /// If it exceeds the limit by this factor, no plan fits.
 static constexpr double kHopeless = 1.1;
 
+/// Returns the largest number that a pass decided for an entry, or 0.
+static int64_t largestDecision(ModuleOp module, StringRef pass, StringRef key) {
+  int64_t largest = 0;
+  for (auto entry : module.getOps<program::EntryOp>())
+    if (auto decision = decisionOf<DictionaryAttr>(entry, pass))
+      largest =
+          std::max(largest, decision.getAs<IntegerAttr>(key).getInt());
+  return largest;
+}
+
 /// Returns rematerialize's estimate of the arena's peak bytes. It excludes
 /// workspaces, joined weights and fragmentation.
 static int64_t estimatedPeak(ModuleOp module) {
-  int64_t peak = 0;
-  for (auto entry : module.getOps<program::EntryOp>())
-    if (auto decision = decisionOf<DictionaryAttr>(entry, "rematerialize"))
-      peak = std::max(
-          peak, decision.getAs<IntegerAttr>("estimated_peak").getInt());
-  return peak;
+  return largestDecision(module, "rematerialize", "estimated_peak");
 }
 
 /// Returns the chunks of a batch whose activations are alive at the same time.
 /// Saving bytes of one chunk saves them for all.
 static int64_t chunksInFlight(ModuleOp module) {
-  int64_t chunks = 1;
-  for (auto entry : module.getOps<program::EntryOp>())
-    if (auto decision =
-            decisionOf<DictionaryAttr>(entry, "unroll-micro-batches"))
-      chunks = std::max(chunks,
-                        decision.getAs<IntegerAttr>("in_flight").getInt());
-  return chunks;
+  return std::max<int64_t>(
+      1, largestDecision(module, "unroll-micro-batches", "in_flight"));
 }
 
 /// Returns the most bytes that MemoryBudget::inOrder can save: the largest
 /// buffer of a queue other than compute, and weights gathered ahead.
 static int64_t mostBytesAhead(ModuleOp module) {
-  int64_t bytes = 0, gathered = 0;
-  for (auto entry : module.getOps<program::EntryOp>())
-    if (auto decision = decisionOf<DictionaryAttr>(entry, "schedule-gathers"))
-      gathered = std::max(
-          gathered, decision.getAs<IntegerAttr>("room_bytes").getInt());
+  int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
     if (launch.getQueue() == program::Queue::Compute)
       return;
     for (Value buffer : buffersWritten(launch))
       bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
   });
-  return bytes + gathered;
+  return bytes + largestDecision(module, "schedule-gathers", "room_bytes");
 }
 
 LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
@@ -92,11 +88,12 @@ LogicalResult Driver::optimizeAndPlan(ModuleOp module,
   return success();
 }
 
-/// Returns "frozen base 1.3 MiB, adapters 0.2 MiB, ...".
-static std::string arenasInWords(ModuleOp program) {
+/// Returns "frozen base 1.3 MiB; adapters 0.2 MiB; ...". If `onlyHost`, lists
+/// only arenas in host memory.
+static std::string arenasInWords(ModuleOp program, bool onlyHost = false) {
   std::string text;
   for (auto arena : program.getOps<program::ArenaOp>())
-    if (arena.getBytes() > 0)
+    if (arena.getBytes() > 0 && (arena.isOnHost() || !onlyHost))
       text += fmt::format("{}{} {}", text.empty() ? "" : "; ",
                           arenaTitle(static_cast<unsigned>(arena.getKind())),
                           formatBytes(arena.getBytes()));
@@ -160,12 +157,6 @@ bool Driver::isAboveHostLimit(ModuleOp program) const {
 LogicalResult Driver::checkHostLimit(ModuleOp program) const {
   if (!isAboveHostLimit(program))
     return success();
-  std::string parts;
-  for (auto arena : program.getOps<program::ArenaOp>())
-    if (arena.isOnHost())
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : "; ",
-                           arenaTitle(static_cast<unsigned>(arena.getKind())),
-                           formatBytes(arena.getBytes()));
   InFlightDiagnostic error =
       emitError(program.getLoc())
       << "--host-memory-limit: the smallest plan needs "
@@ -173,7 +164,8 @@ LogicalResult Driver::checkHostLimit(ModuleOp program) const {
       << plannedHostBytes(program) << " bytes) of pinned host memory, but the "
       << "limit is " << formatBytes(options.hostMemoryLimit)
       << "; raise it to at least that, or offload less (--offload)";
-  error.attachNote(program.getLoc()) << "made up of: " << parts;
+  error.attachNote(program.getLoc())
+      << "made up of: " << arenasInWords(program, /*onlyHost=*/true);
   return error;
 }
 

@@ -145,12 +145,9 @@ static Status checkUnknownKey(const std::string &name, const json &value,
                               std::vector<std::string> &warnings) {
   if (value == false)
     return Status::ok();
-  const bool telling =
-      std::any_of(std::begin(kTellingParts), std::end(kTellingParts),
-                  [&](std::string_view part) {
-                    return name.find(part) != std::string::npos;
-                  });
-  if (telling)
+  if (std::ranges::any_of(kTellingParts, [&](std::string_view part) {
+        return name.find(part) != std::string::npos;
+      }))
     return refuseKey(name, value, "");
   warnings.push_back(fmt::format("config key '{}' ({}) is unknown and was "
                                  "ignored",
@@ -189,8 +186,7 @@ Status checkConfigKeys(const json &config, const Family &family,
         kHarmlessKeys.contains(name) || isEmpty(value))
       continue;
     const auto rule =
-        std::find_if(std::begin(kNeutralKeys), std::end(kNeutralKeys),
-                     [&](const NeutralKey &key) { return key.name == name; });
+        std::ranges::find(kNeutralKeys, name, &NeutralKey::name);
     if (rule == std::end(kNeutralKeys)) {
       QLORA_RETURN_IF_ERROR(checkUnknownKey(name, value, warnings));
       continue;

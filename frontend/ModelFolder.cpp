@@ -24,7 +24,7 @@ static bool looksLikeHubName(const std::string &text) {
   if (slash == 0 || slash == std::string::npos || slash + 1 == text.size() ||
       text.front() == '.' || text.find('/', slash + 1) != std::string::npos)
     return false;
-  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+  return std::ranges::all_of(text, [](unsigned char c) {
     return std::isalnum(c) || c == '/' || c == '-' || c == '_' || c == '.';
   });
 }

@@ -25,13 +25,14 @@ static const char *biasedLinears(const ModelConfig &config) {
   return config.qkvBias ? "q, k, v" : "none";
 }
 
-/// Returns the indices of layers with a window: "all", or "0, 28-35".
-static std::string slidingLayers(const std::vector<int64_t> &windows) {
+/// Returns the layers with a value other than 0: "all", or "0, 28-35".
+template <typename T>
+static std::string layersWith(const std::vector<T> &values) {
   std::string text;
-  const size_t count = windows.size();
+  const size_t count = values.size();
   for (size_t first = 0, end = 0; first < count; first = end + 1) {
     end = first;
-    while (end < count && windows[end])
+    while (end < count && values[end])
       ++end;
     if (end - first == count)
       return "all";
@@ -46,12 +47,6 @@ static std::string slidingLayers(const std::vector<int64_t> &windows) {
 
 static ordered_json onlyIf(bool isThere, ordered_json value) {
   return isThere ? value : ordered_json();
-}
-
-/// Returns the indices of `chosen` layers: "all", or "0-2, 4-6".
-static std::string layersWhere(const std::vector<bool> &chosen) {
-  std::vector<int64_t> flags(chosen.begin(), chosen.end());
-  return slidingLayers(flags);
 }
 
 /// Describes a RoPE configuration. `prefix` starts its keys: "sliding_" for the
@@ -95,7 +90,7 @@ static void describePositions(const ModelConfig &config, ordered_json &model) {
   std::vector<bool> unrotated;
   for (int rotary : config.rotaryOfLayer)
     unrotated.push_back(rotary < 0);
-  const std::string layers = layersWhere(unrotated);
+  const std::string layers = layersWith(unrotated);
   model["no_rope_layers"] = onlyIf(!layers.empty(), layers);
 }
 
@@ -140,10 +135,9 @@ ordered_json describeArithmetic(const ModelConfig &config) {
       onlyIf(family.positions == PositionKind::kLearned, "learned");
   model["linear_layout"] = onlyIf(
       family.layout == LinearLayout::kInOut && !config.storedFormat, "in_out");
-  const int64_t window =
-      *std::max_element(config.windows.begin(), config.windows.end());
+  const int64_t window = std::ranges::max(config.windows);
   model["sliding_window"] = onlyIf(window, window);
-  model["sliding_layers"] = onlyIf(window, slidingLayers(config.windows));
+  model["sliding_layers"] = onlyIf(window, layersWith(config.windows));
   describeExperts(config, model);
   return model;
 }

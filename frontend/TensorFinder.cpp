@@ -69,14 +69,14 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
 /// module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
   constexpr std::string_view kPattern = "re:";
-  return config.isChosenByFiles || std::any_of(
-      config.unquantizedModules.begin(), config.unquantizedModules.end(),
-      [&](const std::string &entry) {
-        if (entry.starts_with(kPattern))
-          return startsAs(module, entry.substr(kPattern.size()));
-        return fnmatch((entry + "*").c_str(), module.c_str(), 0) == 0 ||
-               fnmatch(("*" + entry).c_str(), module.c_str(), 0) == 0;
-      });
+  const auto matches = [&](const std::string &entry) {
+    if (entry.starts_with(kPattern))
+      return startsAs(module, entry.substr(kPattern.size()));
+    return fnmatch((entry + "*").c_str(), module.c_str(), 0) == 0 ||
+           fnmatch(("*" + entry).c_str(), module.c_str(), 0) == 0;
+  };
+  return config.isChosenByFiles ||
+         std::ranges::any_of(config.unquantizedModules, matches);
 }
 
 StatusOr<LinearWeight> TensorFinder::linear(const std::string &module,

@@ -147,14 +147,10 @@ std::optional<Expression> LoopPrinter::keepExpression(Operation *op,
 }
 
 FailureOr<Expression> LoopPrinter::opExpression(Operation *op, Half half) {
-  if (auto splat = dyn_cast<RowSplatOp>(op)) {
-    FailureOr<std::string> number = text.scalar(splat.getValue());
-    if (failed(number))
-      return failure();
-    return Expression{*number, true};
-  }
-  if (isa<arith::ConstantOp>(op)) {
-    FailureOr<std::string> number = text.scalar(op->getResult(0));
+  auto splat = dyn_cast<RowSplatOp>(op);
+  if (splat || isa<arith::ConstantOp>(op)) {
+    FailureOr<std::string> number =
+        text.scalar(splat ? Value(splat.getValue()) : op->getResult(0));
     if (failed(number))
       return failure();
     return Expression{*number, true};

@@ -169,11 +169,10 @@ static llvm::json::Object planOf(ModuleOp program,
     entries.push_back(planOf(timeline));
   for (auto arena : program.getOps<ArenaOp>())
     arenas[stringifyArena(arena.getKind())] = int64_t(arena.getBytes());
-  llvm::json::Object plan{{"arenas", std::move(arenas)},
-                          {"total_bytes", plannedBytes(program)},
-                          {"host_bytes", plannedHostBytes(program)},
-                          {"entries", std::move(entries)}};
-  return plan;
+  return llvm::json::Object{{"arenas", std::move(arenas)},
+                            {"total_bytes", plannedBytes(program)},
+                            {"host_bytes", plannedHostBytes(program)},
+                            {"entries", std::move(entries)}};
 }
 
 std::string qlora::planJson(ModuleOp program, bool withDecisions) {

@@ -46,12 +46,9 @@ struct ByteRange {
   program::Arena arena;
   uint64_t offset = 0, bytes = 0;
 
-  bool isIn(const ByteRange &other) const {
-    return unplaced == other.unplaced && arena == other.arena;
-  }
   bool overlaps(const ByteRange &other) const {
-    return isIn(other) && offset < other.offset + other.bytes &&
-           other.offset < offset + bytes;
+    return unplaced == other.unplaced && arena == other.arena &&
+           offset < other.offset + other.bytes && other.offset < offset + bytes;
   }
 };
 ByteRange rangeOf(mlir::Value buffer);

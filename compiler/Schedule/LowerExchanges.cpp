@@ -82,9 +82,7 @@ void StepLowering::lowerScatter(ScatterGradientOp op) {
   const int64_t bytes = tensorBytes(type);
   const int64_t filled = layout.gatheredBytes(op.getParameter()) - bytes;
   Place whole = placeOf(gradient);
-  const bool isDense =
-      whole.stride == matrixColumns(type) || matrixRows(type) == 1;
-  if (!isDense || (filled > 0 && !hasRoomBehind(gradient))) {
+  if (!isDense(whole, type) || (filled > 0 && !hasRoomBehind(gradient))) {
     Place copy = allocate(gradient, bytes + filled, /*isSaved=*/false);
     launchCopy("copy_rows", gradient, whole, copy, "copy");
     whole = copy;
@@ -127,16 +125,15 @@ void StepLowering::lowerTogether(Operation &op, program::Collective kind,
 void StepLowering::lowerAllSum(AllSumOp op) {
   Value x = op.getX(), result = op.getResult();
   Place from = placeOf(x), to = placeOf(result);
-  const int64_t columns = matrixColumns(tensorTypeOf(x));
   if (memory.placeOf(x) != memory.placeOf(result))
     launchCopy("copy_rows", x, from, to, "copy");
-  const bool isDense = to.stride == columns || matrixRows(tensorTypeOf(x)) == 1;
-  Place dense = isDense ? to : densePlaceOf(result);
+  const bool isInPlace = isDense(to, tensorTypeOf(x));
+  Place dense = isInPlace ? to : densePlaceOf(result);
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllReduce,
                                 gathers++, view(dense, result),
                                 /*source=*/Value(), /*peer=*/0,
                                 program::Group(op.getRanks()));
-  if (!isDense)
+  if (!isInPlace)
     launchCopy("copy_rows", result, dense, to, "copy");
 }
 

@@ -217,8 +217,7 @@ Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   auto buffer = program::BufferOp::create(
       b, def->getLoc(),
       isa<CopyToHostOp>(def) ? Arena::Saved : Arena::Activation, std::nullopt,
-      bytes,
-      program::DType(dtype), labelOf(def), isSaved);
+      bytes, program::DType(dtype), labelOf(def), isSaved);
   buffer.setBackward(isBackward(def));
   buffer.setRecomputed(phaseOf(def) == StepPhase::Recomputed);
   return {buffer, 0, matrixColumns(type)};
@@ -261,12 +260,17 @@ Place StepLowering::at(const MemoryPlace &place) {
 
 Place StepLowering::placeOf(Value value) { return at(memory.placeOf(value)); }
 
+/// True if no gaps are between the rows of a tensor of `type` at `place`.
+bool StepLowering::isDense(const Place &place, RankedTensorType type) {
+  return place.stride == matrixColumns(type) || matrixRows(type) == 1;
+}
+
 /// Returns the place of `value`, or of a new copy if its rows are not
 /// contiguous.
 Place StepLowering::densePlaceOf(Value value) {
   Place place = placeOf(value);
   RankedTensorType type = tensorTypeOf(value);
-  if (place.stride == matrixColumns(type) || matrixRows(type) == 1)
+  if (isDense(place, type))
     return place;
   Place dense = allocate(value, tensorBytes(type), /*isSaved=*/false);
   launchCopy("copy_rows", value, place, dense, "copy");

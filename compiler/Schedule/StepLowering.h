@@ -109,6 +109,7 @@ private:
   // Buffers.
   Place placeOf(mlir::Value value);
   Place densePlaceOf(mlir::Value value);
+  static bool isDense(const Place &place, mlir::RankedTensorType type);
   Place at(const MemoryPlace &place);
   mlir::Value bufferOf(unsigned root);
   Place outsidePlace(const model::OutsideMemory &outside,

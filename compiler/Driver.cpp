@@ -34,8 +34,7 @@ static int64_t largestDecision(ModuleOp module, StringRef pass, StringRef key) {
   int64_t largest = 0;
   for (auto entry : module.getOps<program::EntryOp>())
     if (auto decision = decisionOf<DictionaryAttr>(entry, pass))
-      largest =
-          std::max(largest, decision.getAs<IntegerAttr>(key).getInt());
+      largest = std::max(largest, decision.getAs<IntegerAttr>(key).getInt());
   return largest;
 }
 
@@ -238,8 +237,7 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 /// the overlap of copies to the host with computation.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
-  bool mayOffload =
-      traits.offloadsTables && options.offloadEmbedding == "auto";
+  bool mayOffload = traits.offloadsTables && options.offloadEmbedding == "auto";
   bool mayPanel = options.dequantizeForm == "auto";
   for (bool offloadTables : {false, true})
     for (int given : {0, 1, 2}) {
@@ -380,8 +378,7 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
                              : 2 * options.stages;
   const bool hasMore = options.chunks > enough && !options.allForwardsFirst;
   chosen.chunks = hasMore ? enough : 0;
-  const bool explains =
-      std::exchange(explainsLimit, explainsLimit && !hasMore);
+  const bool explains = std::exchange(explainsLimit, explainsLimit && !hasMore);
   const bool isFitted = succeeded(fitMemory(*largest));
   explainsLimit = explains;
   if (!isFitted && (!hasMore || smallest == 0))
@@ -408,8 +405,7 @@ LogicalResult Driver::enableRemarks() {
       /*printAsEmitRemarks=*/true);
 }
 
-LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
-                          PhaseHook afterPhase) {
+LogicalResult Driver::run(OwningOpRef<ModuleOp> &module, PhaseHook afterPhase) {
   for (const Phase &phase : phases().take_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))
       return failure();

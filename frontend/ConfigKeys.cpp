@@ -185,8 +185,7 @@ Status checkConfigKeys(const json &config, const Family &family,
     if (kReadKeys.contains(name) || understandsKey(family, name) ||
         kHarmlessKeys.contains(name) || isEmpty(value))
       continue;
-    const auto rule =
-        std::ranges::find(kNeutralKeys, name, &NeutralKey::name);
+    const auto rule = std::ranges::find(kNeutralKeys, name, &NeutralKey::name);
     if (rule == std::end(kNeutralKeys)) {
       QLORA_RETURN_IF_ERROR(checkUnknownKey(name, value, warnings));
       continue;

@@ -122,10 +122,9 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
-  QLORA_ASSIGN_OR_RETURN(
-      const int64_t window,
-      fields.integer("sliding_window", 1,
-                     missing ? family.defaults.window : 0));
+  QLORA_ASSIGN_OR_RETURN(const int64_t window,
+                         fields.integer("sliding_window", 1,
+                                        missing ? family.defaults.window : 0));
   if (!window)
     return 0;
   if (rule == WindowRule::kNone)

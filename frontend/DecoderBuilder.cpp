@@ -249,8 +249,7 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   RankedTensorType type = activation(config.hiddenSize);
   enter(config.modulePath(names.embedding));
   embedding = parameter(weights.embedding);
-  Value x = emit<model::EmbeddingOp>(type, ids, embedding,
-                                     config.paddingToken);
+  Value x = emit<model::EmbeddingOp>(type, ids, embedding, config.paddingToken);
   x = scale(config.embeddingScale, x, config.family->scalesEmbedding);
   if (weights.positions) {
     enter(config.modulePath(names.positions));
@@ -334,8 +333,7 @@ void DecoderBuilder::buildForward() {
     // Insert it before the LM head, whose gradients need the most memory. The
     // backward then computes the router loss's gradients later.
     body.setInsertionPoint(loss);
-    results.push_back(
-        buildRouterLoss(body, config.experts, routed, segments));
+    results.push_back(buildRouterLoss(body, config.experts, routed, segments));
     body.setInsertionPointToEnd(block);
   }
   emit<func::ReturnOp>(results);

@@ -24,8 +24,7 @@ static StatusOr<NormWeight> findNorm(const ModelConfig &config,
   NormWeight norm;
   QLORA_ASSIGN_OR_RETURN(norm.weight, tensors.dense(weightOf(module), {width}));
   if (config.family->norm == NormKind::kLayer) {
-    QLORA_ASSIGN_OR_RETURN(norm.bias,
-                           tensors.dense(module + ".bias", {width}));
+    QLORA_ASSIGN_OR_RETURN(norm.bias, tensors.dense(module + ".bias", {width}));
   }
   norm.module = std::move(module);
   return norm;
@@ -188,11 +187,10 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   QLORA_ASSIGN_OR_RETURN(weights.embedding,
                          tensors.dense(headOnly ? head : embedding, shape));
   if (config.family->positions == PositionKind::kLearned) {
-    QLORA_ASSIGN_OR_RETURN(weights.positions,
-                           tensors.dense(weightOf(config.modulePath(
-                                             names.positions)),
-                                         {config.maxPositions,
-                                          config.hiddenSize}));
+    QLORA_ASSIGN_OR_RETURN(
+        weights.positions,
+        tensors.dense(weightOf(config.modulePath(names.positions)),
+                      {config.maxPositions, config.hiddenSize}));
   }
   if (config.tied && hasHead && hasEmbedding) {
     tensors.skip(head);

@@ -62,8 +62,7 @@ Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
       /*init=*/Value(), APFloat(1.0), /*module=*/StringAttr());
   if (!router.bias)
     return y;
-  return emit<model::AddBiasOp>(
-      type, y, weights.build(*router.bias, layer));
+  return emit<model::AddBiasOp>(type, y, weights.build(*router.bias, layer));
 }
 
 /// Multiplies each row by its expert's matrix, and adds the expert's bias.
@@ -74,9 +73,8 @@ Value ExpertBuilder::product(const StackedWeight &weight, Value rows) {
   RankedTensorType type = tensor({config.chosen, out}, body.getF32Type());
   Value init;
   if (weight.bias)
-    init = emit<model::EmbeddingOp>(
-        type, sorted.getExperts(),
-        weights.build(*weight.bias, layer));
+    init = emit<model::EmbeddingOp>(type, sorted.getExperts(),
+                                    weights.build(*weight.bias, layer));
   return emit<model::GroupedLinearOp>(
       type, rows, value, sorted.getOffsets(), init, APFloat(1.0),
       body.getStringAttr(weight.name),
@@ -88,8 +86,7 @@ Value ExpertBuilder::activate(Value gateUp) {
   if (areInTurns)
     gateUp = emit<model::TransposeRowsOp>(gateUp.getType(), gateUp,
                                           /*inner=*/2);
-  Type half =
-      tensor({config.chosen, config.innerSize}, body.getF32Type());
+  Type half = tensor({config.chosen, config.innerSize}, body.getF32Type());
   auto split = emit<model::SplitOp>(TypeRange{half, half}, gateUp);
   std::optional<model::Activation> kind =
       model::symbolizeActivation(activation);
@@ -108,9 +105,8 @@ RoutedLayer ExpertBuilder::build(const ExpertWeights &experts, Value x) {
                                     /*over_all=*/!config.normalized);
   Type choices = tensor({k}, i32);
   sorted = emit<model::SortByExpertOp>(
-      choices, choices, choices,
-      RankedTensorType::get({config.count + 1}, i32), /*own_offsets=*/Type(),
-      route.getChoices());
+      choices, choices, choices, RankedTensorType::get({config.count + 1}, i32),
+      /*own_offsets=*/Type(), route.getChoices());
   int64_t hidden = cast<RankedTensorType>(x.getType()).getDimSize(2);
   Value rows = emit<model::GatherRowsOp>(tensor({k, hidden}, f32), x,
                                          sorted.getOrder(), sorted.getPlaces(),
@@ -153,8 +149,7 @@ Value buildRouterLoss(ImplicitLocOpBuilder &body, const ExpertsConfig &config,
   Value sums = model::ColumnSumOp::create(body, perExpert, probabilities);
   Value marks = model::MarkTokensOp::create(
       body, tokens(count * config.chosen, f32), segments);
-  Value counts =
-      model::CountChoicesOp::create(body, perExpert, choices, marks);
+  Value counts = model::CountChoicesOp::create(body, perExpert, choices, marks);
   return model::RouterLossOp::create(
              body, perExpert, RankedTensorType::get({1}, f32), sums, counts,
              APFloat(config.routerLoss), config.chosen)

@@ -22,8 +22,7 @@ struct RoutedLayer {
 /// Builds the experts of `weights` for x [B, T, hidden]: ops of decoder layer
 /// `layer` at `body`, parameters at `parameters`.
 RoutedLayer buildExperts(mlir::ImplicitLocOpBuilder &body,
-                         mlir::OpBuilder &parameters,
-                         const ModelConfig &config,
+                         mlir::OpBuilder &parameters, const ModelConfig &config,
                          const ExpertWeights &weights, int64_t layer,
                          mlir::Value x);
 

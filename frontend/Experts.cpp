@@ -45,8 +45,7 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   const auto &[first, second] = experts.countKeys;
   const char *key = fields.find(first) ? first : second;
   QLORA_ASSIGN_OR_RETURN(const int64_t count, fields.integer(key, 1));
-  QLORA_ASSIGN_OR_RETURN(const int64_t other,
-                         fields.integer(second, 1, count));
+  QLORA_ASSIGN_OR_RETURN(const int64_t other, fields.integer(second, 1, count));
   if (other != count)
     return Status::invalid("'{}' is {}, but '{}' is {}", first, count, second,
                            other);
@@ -95,8 +94,7 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
 /// a loss only if `output_router_logits` is true.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
-  QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
-                         fields.boolean(kLogitsKey, false));
+  QLORA_ASSIGN_OR_RETURN(const bool hasLoss, fields.boolean(kLogitsKey, false));
   if (hasLoss) {
     QLORA_ASSIGN_OR_RETURN(experts.routerLoss,
                            fields.notNegative(kLossKey, 0.001));
@@ -116,8 +114,7 @@ Status readExperts(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   QLORA_ASSIGN_OR_RETURN(experts.count, readCount(fields, family));
   QLORA_ASSIGN_OR_RETURN(experts.chosen, fields.integer(kChosenKey, 1));
-  QLORA_ASSIGN_OR_RETURN(experts.innerSize,
-                         fields.integer(family.innerKey, 1));
+  QLORA_ASSIGN_OR_RETURN(experts.innerSize, fields.integer(family.innerKey, 1));
   if (!family.shared.empty()) {
     QLORA_ASSIGN_OR_RETURN(experts.sharedSize,
                            fields.integer(family.sharedKey, 1));

@@ -27,8 +27,7 @@ static constexpr Family kFamilies[] = {
     {
         .architecture = "Qwen2ForCausalLM",
         .modelType = "qwen2",
-        .mixer = {.inputBias = kAlways,
-                  .window = WindowRule::kByLayers},
+        .mixer = {.inputBias = kAlways, .window = WindowRule::kByLayers},
         .defaults = {.kvHeads = 32, .window = 4096},
     },
     {

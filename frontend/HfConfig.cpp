@@ -297,8 +297,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                          fields.string("model_type", ""));
   QLORA_ASSIGN_OR_RETURN(config.family, findFamily(architectures, type));
   QLORA_RETURN_IF_ERROR(replaceDropouts(*config.family, instead, root));
-  QLORA_RETURN_IF_ERROR(
-      checkConfigKeys(root, *config.family, config.warnings));
+  QLORA_RETURN_IF_ERROR(checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
   QLORA_RETURN_IF_ERROR(readPadding(fields, config));
   QLORA_RETURN_IF_ERROR(readHeads(fields, config));

@@ -58,9 +58,8 @@ static void stretchYarn(const RopeConfig &rope,
   if (low == high)
     high += 0.001;
   for (size_t i = 0; i < wavelengths.size(); ++i) {
-    const float column =
-        (static_cast<float>(i) - static_cast<float>(low)) /
-        static_cast<float>(high - low);
+    const float column = (static_cast<float>(i) - static_cast<float>(low)) /
+                         static_cast<float>(high - low);
     const float kept = 1.0f - std::clamp(column, 0.0f, 1.0f);
     const float stretched =
         1.0f / (static_cast<float>(rope.factor) * wavelengths[i]);

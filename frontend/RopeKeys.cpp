@@ -162,9 +162,8 @@ static Status readYarn(const JsonFields &fields, const JsonFields &parameters,
   return Status::ok();
 }
 
-static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
-                                                 const char *key,
-                                                 int64_t count) {
+static StatusOr<std::vector<double>>
+readFactors(const JsonFields &parameters, const char *key, int64_t count) {
   const json *value = parameters.find(key);
   const bool isList =
       value && value->is_array() && std::ranges::all_of(*value, [](auto &one) {

@@ -51,10 +51,9 @@ void WordTable::row(const std::vector<std::string> &words) {
 std::string WordTable::str() const {
   std::string text = fmt::format(".balign 16\n{}:\n{}", label, lines);
   if (!numbers.empty())
-    text += fmt::format(
-        ".base64 \"{}\"\n",
-        llvm::encodeBase64(llvm::StringRef(
-            reinterpret_cast<const char *>(numbers.data()),
-            numbers.size() * sizeof(numbers.front()))));
+    text += fmt::format(".base64 \"{}\"\n",
+                        llvm::encodeBase64(llvm::StringRef(
+                            reinterpret_cast<const char *>(numbers.data()),
+                            numbers.size() * sizeof(numbers.front()))));
   return text;
 }

@@ -64,8 +64,7 @@ FailureOr<ArrayRef<RowOperand>> CommandTables::rowsOf(LaunchOp op) {
 }
 
 LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
-                                        uint32_t dtype,
-                                        const RowOperand *row) {
+                                        uint32_t dtype, const RowOperand *row) {
   FailureOr<BufferRange> range = rangeOf(buffer);
   if (failed(range))
     return failure();
@@ -156,8 +155,7 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
 
 /// Adds a command whose operands are the buffers that the op accesses.
 LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
-                                         uint32_t target,
-                                         uint32_t collective) {
+                                         uint32_t target, uint32_t collective) {
   uint32_t first = operands.size();
   for (auto [buffer, mode] : accessesOf(&op)) {
     FailureOr<BufferRange> range = rangeOf(buffer);

@@ -45,8 +45,7 @@ static const std::vector<Level> &levels() {
 }
 
 static bool hostHas(const Level &level) {
-  static const llvm::StringMap<bool> features =
-      llvm::sys::getHostCPUFeatures();
+  static const llvm::StringMap<bool> features = llvm::sys::getHostCPUFeatures();
   return llvm::all_of(level.adds, [&](const Feature &feature) {
     return features.lookup(feature.ofLlvm);
   });

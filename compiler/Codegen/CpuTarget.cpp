@@ -41,8 +41,7 @@ makeUnits(const std::vector<std::string> &functions) {
   size_t count = std::clamp<size_t>(bytes / kMinUnitBytes, 1, kParallel);
   std::vector<std::string> units(count);
   for (const std::string &function : functions)
-    *std::ranges::min_element(units, {}, &std::string::size) +=
-        "\n" + function;
+    *std::ranges::min_element(units, {}, &std::string::size) += "\n" + function;
   for (std::string &unit : units)
     unit.insert(0, qloraKernelPrelude);
   return units;

@@ -24,9 +24,8 @@ public:
   uint32_t kind() const override { return QLORA_TARGET_CPU; }
   std::string cpuFeatures() const override { return level.features; }
   const KernelSpelling &spelling() const override { return hostSpelling(); }
-  StatusOr<CompiledKernels>
-  compile(const std::vector<std::string> &functions,
-          const ScratchFolder &folder) override;
+  StatusOr<CompiledKernels> compile(const std::vector<std::string> &functions,
+                                    const ScratchFolder &folder) override;
 
 private:
   std::vector<std::string> flags() const;

@@ -100,8 +100,7 @@ int64_t CudaSpelling::threadsOfRow(int64_t columns) const {
 std::string CudaSpelling::geometryText(int64_t columns) const {
   if (isWarps(columns))
     return fmt::format(", a warp each, {} a block", kWarpsPerBlock);
-  return fmt::format(", a block of {} threads each",
-                     geometry(columns).threads);
+  return fmt::format(", a block of {} threads each", geometry(columns).threads);
 }
 
 Statements CudaSpelling::signature(std::string_view name,

@@ -148,9 +148,8 @@ CudaTarget::compile(const std::vector<std::string> &functions,
       std::string image =
           folder.file(fmt::format("unit{}.{}", number, arch.name()));
       Command command = flagsFor(units[number], arch);
-      std::string input = fmt::format("{}\n{}\n{}", version,
-                                      fmt::join(command, " "),
-                                      units[number].text);
+      std::string input = fmt::format(
+          "{}\n{}\n{}", version, fmt::join(command, " "), units[number].text);
       command.insert(command.begin(), compiler);
       command.insert(command.end(), {"-o", image, source});
       QLORA_RETURN_IF_ERROR(commands.add(input, image, std::move(command)));

@@ -37,9 +37,8 @@ public:
   uint32_t kind() const override { return QLORA_TARGET_CUDA; }
   std::string cpuFeatures() const override { return ""; }
   const KernelSpelling &spelling() const override { return cudaSpelling(); }
-  StatusOr<CompiledKernels>
-  compile(const std::vector<std::string> &functions,
-          const ScratchFolder &folder) override;
+  StatusOr<CompiledKernels> compile(const std::vector<std::string> &functions,
+                                    const ScratchFolder &folder) override;
 
   /// Parses architectures of `--cuda-arch`: 90 and sm_90 are a cubin,
   /// compute_80 is PTX. Returns them sorted, without duplicates.

@@ -117,11 +117,10 @@ LogicalResult ModuleEmitter::addKernel(program::KernelOp op) {
     std::string function = functionName(op);
     bool isDevice = target.kind() == QLORA_TARGET_CUDA;
     KernelGeometry geometry = target.spelling().geometry(*op.getColumns());
-    kernels.row({string(op.getSymName()), isDevice ? "0" : function,
-                 isDevice ? string(function) : "0",
-                 std::to_string(wordOf(count, 0)),
-                 std::to_string(
-                     wordOf(geometry.threads, geometry.rowsPerBlock))});
+    kernels.row(
+        {string(op.getSymName()), isDevice ? "0" : function,
+         isDevice ? string(function) : "0", std::to_string(wordOf(count, 0)),
+         std::to_string(wordOf(geometry.threads, geometry.rowsPerBlock))});
     return success();
   }
   if (!op.getImplementation())
@@ -203,19 +202,16 @@ std::string ModuleEmitter::moduleRow() {
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
   const int64_t stages = program::stagesOf(module);
-  row += fmt::format(".long {}, {}, {}, {}, {}, {}, {}, {}, {}, {}\n",
-                     cudaVersion, program::shardsOf(module),
-                     program::updatePiecesOf(module),
-                     program::tensorRanksOf(module),
-                     program::contextRanksOf(module), stages, stage,
-                     program::trainedPiecesOf(module),
-                     program::expertRanksOf(module),
-                     program::runRanksOf(module));
+  row += fmt::format(
+      ".long {}, {}, {}, {}, {}, {}, {}, {}, {}, {}\n", cudaVersion,
+      program::shardsOf(module), program::updatePiecesOf(module),
+      program::tensorRanksOf(module), program::contextRanksOf(module), stages,
+      stage, program::trainedPiecesOf(module), program::expertRanksOf(module),
+      program::runRanksOf(module));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
-  return row + fmt::format(".quad {}\n", stage + 1 < stages
-                                             ? stageLabel(stage + 1)
-                                             : "0");
+  return row + fmt::format(".quad {}\n",
+                           stage + 1 < stages ? stageLabel(stage + 1) : "0");
 }
 
 static constexpr const char *kQuery = R"(.text
@@ -265,8 +261,7 @@ FailureOr<std::string> ModuleEmitter::run() {
   return text();
 }
 
-FailureOr<std::string> qlora::emitModule(ModuleOp module,
-                                         const Target &target,
+FailureOr<std::string> qlora::emitModule(ModuleOp module, const Target &target,
                                          const CompiledKernels &kernels) {
   return ModuleEmitter(module, target, kernels).run();
 }

@@ -79,9 +79,8 @@ static void appendStart(Statements &lines, const Reduction &reduction) {
                                         reduction.name, kLanes,
                                         reduction.isMax ? "" : " = {}"));
   if (reduction.isMax)
-    appendStatement(lines, 0,
-                    fmt::format("qlora_lowest_lanes({}_lanes);",
-                                reduction.name));
+    appendStatement(
+        lines, 0, fmt::format("qlora_lowest_lanes({}_lanes);", reduction.name));
 }
 
 /// Prints a loop over blocks of kLanes columns, each lane with its own partial

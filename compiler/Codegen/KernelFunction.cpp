@@ -40,8 +40,7 @@ static LogicalResult checkBody(KernelOp kernel) {
     if (!rotate)
       return WalkResult::advance();
     if (columns % 2) {
-      op->emitOpError("expects an even number of columns, but got ")
-          << columns;
+      op->emitOpError("expects an even number of columns, but got ") << columns;
       return WalkResult::interrupt();
     }
     if (turned && turned != rotate.getTurned()) {

@@ -90,8 +90,7 @@ struct KernelSpelling {
   virtual std::string rowRemainder(int64_t divisor) const = 0;
   /// Declares a row array: one float per column, which a column loop writes and
   /// later loops over the same row read.
-  virtual Statements rowArray(std::string_view name,
-                              int64_t columns) const = 0;
+  virtual Statements rowArray(std::string_view name, int64_t columns) const = 0;
   /// Returns a column loop with its reductions. Only lines inside the loop are
   /// indented.
   virtual Statements loop(const ColumnLoop &loop) const = 0;

@@ -100,9 +100,8 @@ std::string KernelText::stepField(const char *type, StringRef field) {
   std::string &name = stepFields[field];
   if (name.empty()) {
     name = field.str();
-    hoisted.push_back(
-        fmt::format("const {} {} = {};", type, name,
-                    spelling.argument("step->" + name)));
+    hoisted.push_back(fmt::format("const {} {} = {};", type, name,
+                                  spelling.argument("step->" + name)));
   }
   return name;
 }

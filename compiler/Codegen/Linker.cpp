@@ -10,13 +10,11 @@
 using namespace qlora;
 
 Status qlora::assemble(const std::string &clang, const std::string &text,
-                       const std::string &object,
-                       const ScratchFolder &folder) {
+                       const std::string &object, const ScratchFolder &folder) {
   std::string source = folder.file("module.s");
   QLORA_RETURN_IF_ERROR(writeFile(source, text));
-  return runCommands({{clang, "--target=x86_64-linux-gnu", "-c", "-o", object,
-                       source}},
-                     1);
+  return runCommands(
+      {{clang, "--target=x86_64-linux-gnu", "-c", "-o", object, source}}, 1);
 }
 
 StatusOr<std::string>

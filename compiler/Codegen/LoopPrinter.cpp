@@ -135,9 +135,8 @@ std::optional<Expression> LoopPrinter::keepExpression(Operation *op,
   auto random = compare.getLhs().getDefiningOp<RowRandomOp>();
   auto splat = compare.getRhs().getDefiningOp<RowSplatOp>();
   APFloat p(0.0f);
-  if (!random ||
-      !matchPattern(splat ? splat.getValue() : compare.getRhs(),
-                    m_ConstantFloat(&p)))
+  if (!random || !matchPattern(splat ? splat.getValue() : compare.getRhs(),
+                               m_ConstantFloat(&p)))
     return std::nullopt;
   double least = std::ceil(p.convertToDouble() * 0x1p24);
   if (!(least > 0 && least < 0x1p24))
@@ -262,11 +261,10 @@ std::string LoopPrinter::bind(Value value, Half half,
   if (!name.empty())
     return name;
   name = text.nameOf(value) + kSuffix[half];
-  bool isBool = cast<RankedTensorType>(value.getType())
-                    .getElementType()
-                    .isInteger(1);
-  loop.body.push_back(fmt::format("const {} {} = {};",
-                                  isBool ? "bool" : "float", name, equal));
+  bool isBool =
+      cast<RankedTensorType>(value.getType()).getElementType().isInteger(1);
+  loop.body.push_back(
+      fmt::format("const {} {} = {};", isBool ? "bool" : "float", name, equal));
   return name;
 }
 
@@ -347,9 +345,8 @@ LogicalResult LoopPrinter::storeNumber(Value result, unsigned operand) {
   if (failed(value))
     return failure();
   const KernelSpelling &spelling = text.getSpelling();
-  std::string store =
-      spelling.store(text.getOperand(operand).dtype, text.rowPointer(operand),
-                    "0", *value);
+  std::string store = spelling.store(text.getOperand(operand).dtype,
+                                     text.rowPointer(operand), "0", *value);
   text.add(spelling.oncePerRow(store, text.getColumns()));
   return success();
 }

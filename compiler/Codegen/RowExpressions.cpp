@@ -102,8 +102,7 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
       .Case<arith::MaximumFOp>([&](auto) { return extremum(">"); })
       .Case<arith::MinimumFOp>([&](auto) { return extremum("<"); })
       .Case<math::AbsFOp>([&](auto) { return call("qlora_abs"); })
-      .Case<math::RoundEvenOp>(
-          [&](auto) { return call("qlora_round_even"); })
+      .Case<math::RoundEvenOp>([&](auto) { return call("qlora_round_even"); })
       .Case<math::ExpOp>([&](auto) { return call("qlora_exp"); })
       .Case<math::LogOp>([&](auto) { return call("qlora_log"); })
       .Case<math::TanhOp>([&](auto) { return call("qlora_tanh"); })

@@ -120,9 +120,8 @@ static StatusOr<Running> start(const Command &command,
   std::string reason;
   bool failed = false;
   Running running{&command, {}, output};
-  running.process =
-      llvm::sys::ExecuteNoWait(command.front(), arguments, std::nullopt,
-                               redirects, 0, &reason, &failed);
+  running.process = llvm::sys::ExecuteNoWait(
+      command.front(), arguments, std::nullopt, redirects, 0, &reason, &failed);
   if (failed)
     return Status::error(StatusCode::kUnavailable, "cannot run {}: {}",
                          command.front(), reason);
@@ -135,8 +134,7 @@ static Status finish(const Running &running) {
       llvm::sys::Wait(running.process, std::nullopt, &reason);
   if (end.ReturnCode == 0)
     return Status::ok();
-  return commandError(*running.command, end.ReturnCode, reason,
-                      running.output);
+  return commandError(*running.command, end.ReturnCode, reason, running.output);
 }
 
 Status qlora::runCommands(const std::vector<Command> &commands,

@@ -89,8 +89,7 @@ void SnapshotWriter::placeArenas() {
                     arena.getKind() == Arena::Workspace;
     if (parts.empty() && !isPacked && arena.getBytes())
       parts.push_back({0, int64_t(arena.getBytes()),
-                       stringifyArena(arena.getKind()).str(),
-                       arena.getLoc()});
+                       stringifyArena(arena.getKind()).str(), arena.getLoc()});
   }
 }
 
@@ -136,9 +135,8 @@ void SnapshotWriter::segment(ArenaOp arena) {
     key("segment_pool_id"), pickle.pair(0, 0);
     key("is_expandable"), pickle.boolean(false);
     key("frames");
-    pickle.list([&] {
-      frame(stringifyArena(arena.getKind()), arena.getLoc());
-    });
+    pickle.list(
+        [&] { frame(stringifyArena(arena.getKind()), arena.getLoc()); });
     key("blocks");
     pickle.list([&] {
       int64_t end = 0;

@@ -149,16 +149,15 @@ static llvm::json::Object planOf(const EntryTimeline &timeline) {
     if (alive > 0 && BufferCategory(category) != BufferCategory::Workspace)
       peak[nameOf(BufferCategory(category))] = alive;
   EntryOp entry = timeline.entry;
-  return llvm::json::Object{
-      {"kind", stringifyEntryKind(entry.getKind())},
-      {"batch", int64_t(entry.getBatch())},
-      {"length", int64_t(entry.getLength())},
-      {"activation_bytes", bytes[0]},
-      {"activation_live_bytes", timeline.peak.bytes},
-      {"peak", std::move(peak)},
-      {"saved_bytes", saved},
-      {"workspace_bytes", bytes[1]},
-      {"largest", largestOf(entry)}};
+  return llvm::json::Object{{"kind", stringifyEntryKind(entry.getKind())},
+                            {"batch", int64_t(entry.getBatch())},
+                            {"length", int64_t(entry.getLength())},
+                            {"activation_bytes", bytes[0]},
+                            {"activation_live_bytes", timeline.peak.bytes},
+                            {"peak", std::move(peak)},
+                            {"saved_bytes", saved},
+                            {"workspace_bytes", bytes[1]},
+                            {"largest", largestOf(entry)}};
 }
 
 static llvm::json::Object planOf(ModuleOp program,
@@ -217,8 +216,7 @@ static LogicalResult addLowSeconds(ModuleOp program,
   return success();
 }
 
-FailureOr<std::string> qlora::reportText(ModuleOp program,
-                                         ReportFormat format,
+FailureOr<std::string> qlora::reportText(ModuleOp program, ReportFormat format,
                                          const DeviceProfile &device) {
   FailureOr<CommandTimes> times = CommandTimes::create(program, device);
   if (failed(times))

@@ -53,8 +53,7 @@ void StepLowering::lowerGather(GatherWeightOp op) {
     piece = arenaBuffer(Arena::Rounded, place.offset / 2, place.piece / 2,
                         QLORA_DTYPE_U8);
   } else {
-    piece =
-        arenaBuffer(place.arena, place.offset, place.piece, QLORA_DTYPE_U8);
+    piece = arenaBuffer(place.arena, place.offset, place.piece, QLORA_DTYPE_U8);
   }
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
                                 gathers++, placeOf(op).buffer, piece,
@@ -69,10 +68,9 @@ void StepLowering::lowerCopy(CopyToHostOp op) {
 }
 
 void StepLowering::lowerCopy(CopyFromHostOp op) {
-  program::CopyOp::create(b, op.getLoc(), view(placeOf(op), op),
-                          placeOf(op.getX()).buffer,
-                          program::Queue::Communication,
-                          b.getI64IntegerAttr(0));
+  program::CopyOp::create(
+      b, op.getLoc(), view(placeOf(op), op), placeOf(op.getX()).buffer,
+      program::Queue::Communication, b.getI64IntegerAttr(0));
 }
 
 /// Reduce-scatters a gradient, with zeros as the padding of the last shard.
@@ -101,10 +99,9 @@ void StepLowering::lowerScatter(ScatterGradientOp op) {
 void StepLowering::lowerGather(GatherFlatOp op) {
   Value whole = placeOf(op).buffer;
   auto range = whole.getDefiningOp<program::BufferOp>();
-  Value piece = arenaBuffer(range.getArena(), *range.getOffset(),
-                            range.getBytes() / op.getPieces(),
-                            qlora_dtype(range.getDtype()),
-                            {int64_t(op.getPieces())});
+  Value piece = arenaBuffer(
+      range.getArena(), *range.getOffset(), range.getBytes() / op.getPieces(),
+      qlora_dtype(range.getDtype()), {int64_t(op.getPieces())});
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
                                 gathers++, whole, piece, /*peer=*/0,
                                 program::Group::FSDP);

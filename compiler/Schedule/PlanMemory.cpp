@@ -73,9 +73,8 @@ void PlanMemoryPass::pack(ArenaOp arena,
     packings.push_back(packingOf(entry, arena));
   if (packings.empty())
     return;
-  auto largest = llvm::max_element(packings, [](auto &a, auto &b) {
-    return a.bytes < b.bytes;
-  });
+  auto largest = llvm::max_element(
+      packings, [](auto &a, auto &b) { return a.bytes < b.bytes; });
   const uint64_t enough = place(*largest, 0);
   std::vector<uint64_t> bytes(packings.size(), enough);
   parallelFor(&getContext(), 0, packings.size(), [&](size_t i) {

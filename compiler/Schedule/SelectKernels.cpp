@@ -45,8 +45,7 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult select(LaunchOp launch, program::KernelOp kernel);
-  std::optional<std::string> tune(const KernelRow &row,
-                                  KernelRequest &request);
+  std::optional<std::string> tune(const KernelRow &row, KernelRequest &request);
   void refuse(LaunchOp launch, const std::string &reason,
               std::vector<std::string> &choice);
   FlatSymbolRefAttr symbolFor(const KernelRow &row);

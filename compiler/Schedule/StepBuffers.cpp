@@ -46,9 +46,8 @@ int64_t qlora::resultBytes(int64_t tokens) {
 
 static const StepResult &resultOf(const OutsideMemory &outside) {
   StringRef name = cast<StringAttr>(outside.name).getValue();
-  return *llvm::find_if(kResults, [&](const StepResult &result) {
-    return result.name == name;
-  });
+  return *llvm::find_if(
+      kResults, [&](const StepResult &result) { return result.name == name; });
 }
 
 //===----------------------------------------------------------------------===//
@@ -96,8 +95,7 @@ Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
   return {arenaBuffer(arena, place.offset * width / 4 + part.getFirst() * unit,
                       width * ((matrixRows(type) - 1) * stride + columns),
                       *elementDtype(type.getElementType()),
-                      {part.getRanks(),
-                       program::Group(part.getOf()),
+                      {part.getRanks(), program::Group(part.getOf()),
                        part.getLength() / part.getRanks() * unit}),
           0, stride};
 }

@@ -23,9 +23,8 @@ static constexpr int64_t kVectorBytes = 16;
 
 void StepLowering::launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
                           ArrayRef<int64_t> access, ArrayRef<int64_t> dtypes,
-                          ArrayRef<int64_t> absent,
-                          ArrayRef<int64_t> constants, int64_t rows,
-                          StringRef label) {
+                          ArrayRef<int64_t> absent, ArrayRef<int64_t> constants,
+                          int64_t rows, StringRef label) {
   program::LaunchOp::create(
       b, step.getLoc(), kernel, buffers, b.getDenseI64ArrayAttr(access),
       b.getDenseI64ArrayAttr(dtypes), b.getDenseI64ArrayAttr(absent),
@@ -95,11 +94,9 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
     access.push_back(mode);
     dtypes.push_back(*elementDtype(type.getElementType()));
     strides.push_back(place.stride);
-    groups.push_back(kind == MapKind::Full
-                         ? matrixColumns(type) / columns
-                         : 1);
-    isScattered |= kind == MapKind::Scalar &&
-                   place.stride != matrixColumns(type);
+    groups.push_back(kind == MapKind::Full ? matrixColumns(type) / columns : 1);
+    isScattered |=
+        kind == MapKind::Scalar && place.stride != matrixColumns(type);
     if (isByColumn(kind))
       aligned = alignedElements(aligned, place, columns,
                                 type.getElementTypeBitWidth() / 8);
@@ -136,11 +133,9 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
     bool isResult = argument.kind == KernelArgument::Result;
     Value value = isResult ? op->getResult(argument.index)
                            : op->getOperand(argument.index);
-    bool hasStride = llvm::any_of(call.strides, [&](auto stride) {
-      return stride.second == i;
-    });
-    Place place =
-        isResult || hasStride ? placeOf(value) : densePlaceOf(value);
+    bool hasStride = llvm::any_of(
+        call.strides, [&](auto stride) { return stride.second == i; });
+    Place place = isResult || hasStride ? placeOf(value) : densePlaceOf(value);
     bool continues = isResult && startResult(cast<OpResult>(value), operand);
     added |= continues;
     buffers.push_back(view(place, value));

@@ -29,8 +29,7 @@ namespace qlora {
 } // namespace qlora
 
 namespace {
-class VerifyPhasePass
-    : public qlora::impl::VerifyPhaseBase<VerifyPhasePass> {
+class VerifyPhasePass : public qlora::impl::VerifyPhaseBase<VerifyPhasePass> {
 public:
   using VerifyPhaseBase::VerifyPhaseBase;
 

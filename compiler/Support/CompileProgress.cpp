@@ -64,8 +64,7 @@ void CompileProgress::show(std::stop_token stop) {
   bool isShown = false;
   auto next = start + pace.first;
   const auto never = [] { return false; };
-  while (!wakes.wait_until(lock, stop, next, never) &&
-         !stop.stop_requested()) {
+  while (!wakes.wait_until(lock, stop, next, never) && !stop.stop_requested()) {
     // Leave the cursor at the start, so that a message overwrites the line.
     write(pace.isTerminal ? fmt::format("{}{}\r", kClear, text())
                           : text() + "\n");

@@ -158,8 +158,7 @@ std::optional<PipelineTurn> Run::turnOf(const Event &event,
   if (event.stage == stage)
     return PipelineTurn{event.isTransfer ? Kind::kSend : Kind::kCompute,
                         unit.isBackward, unit.chunk, unit.part};
-  const int64_t to =
-      partOfAll(event.stage, unit) + (unit.isBackward ? -1 : 1);
+  const int64_t to = partOfAll(event.stage, unit) + (unit.isBackward ? -1 : 1);
   if (!event.isTransfer || to % form.stages != stage)
     return std::nullopt;
   return PipelineTurn{Kind::kReceive, unit.isBackward, unit.chunk,

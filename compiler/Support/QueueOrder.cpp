@@ -29,8 +29,7 @@ static std::vector<Clock> idleQueues(std::span<const Command> commands,
   return std::vector<Clock>(queues, Clock(queues, 0));
 }
 
-std::vector<QueueWait>
-qlora::placeWaits(std::span<const QueuedWork> commands) {
+std::vector<QueueWait> qlora::placeWaits(std::span<const QueuedWork> commands) {
   std::vector<QueueWait> waits;
   std::vector<Clock> clocks = idleQueues(commands);
   std::vector<Clock> finished(commands.size()); ///< clock after each command

@@ -32,9 +32,8 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
     forwardCount += !op.isBackward;
     for (uint32_t value : op.outputs)
       makers[value] = i;
-    heads[i] = op.isView && !op.inputs.empty()
-                   ? heads[makers[op.inputs.front()]]
-                   : i;
+    heads[i] =
+        op.isView && !op.inputs.empty() ? heads[makers[op.inputs.front()]] : i;
   }
   for (uint32_t value = 0; value < roots.size(); ++value) {
     roots[value] = value;
@@ -108,8 +107,7 @@ void RecomputeLayout::describeReaders() {
       OpTouches &op = touches[source.maker];
       if (op.first.empty())
         op.first.push_back(i);
-      if (op.firstPerZone.empty() ||
-          zones[op.firstPerZone.back()] != zones[i])
+      if (op.firstPerZone.empty() || zones[op.firstPerZone.back()] != zones[i])
         op.firstPerZone.push_back(i);
     }
   }

@@ -56,8 +56,7 @@ static Choice bestSegments(RecomputeSearch &search, uint64_t budget,
   return best;
 }
 
-RecomputePlan
-qlora::planWithoutRecompute(const RecomputeProblem &problem) {
+RecomputePlan qlora::planWithoutRecompute(const RecomputeProblem &problem) {
   RecomputeSearch search(problem);
   return search.planOf(search.keepAll());
 }

@@ -28,10 +28,9 @@ StatusOr<AtomicFile> AtomicFile::create(const std::string &path) {
   std::random_device random;
   while (true) {
     const std::string part = fmt::format("{}.part.{:08x}", path, random());
-    FileDescriptor file(::open(part.c_str(),
-                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW |
-                                   O_CLOEXEC,
-                               0666));
+    FileDescriptor file(
+        ::open(part.c_str(),
+               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     const int error = file.isOpen() ? 0 : errno;
     AtomicFile made(std::move(file), path, part);
     if (error == 0)

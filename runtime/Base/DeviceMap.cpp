@@ -40,8 +40,7 @@ static StatusOr<int64_t> devicesOf(const std::string &path,
         path);
   std::set<int64_t> devices;
   for (const auto &[module, value] : map.items()) {
-    QLORA_ASSIGN_OR_RETURN(const int64_t device,
-                           deviceOf(path, module, value));
+    QLORA_ASSIGN_OR_RETURN(const int64_t device, deviceOf(path, module, value));
     devices.insert(device);
   }
   const int64_t count = std::ssize(devices);
@@ -102,8 +101,7 @@ StatusOr<MappedMesh> mappedMesh(const Options &options,
       nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   QLORA_ASSIGN_OR_RETURN(const int64_t stages, devicesOf(given, map));
   result.map = dumpJson(map);
-  QLORA_ASSIGN_OR_RETURN(result.mesh,
-                         withStages(result.mesh, stages, options));
+  QLORA_ASSIGN_OR_RETURN(result.mesh, withStages(result.mesh, stages, options));
   if (stages == 1)
     result.map = "balanced";
   return result;

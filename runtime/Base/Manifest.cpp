@@ -109,17 +109,15 @@ static Status flushFile(const fs::path &file) {
   if (opened.isOpen() && fsync(opened.get()) == 0)
     return Status::ok();
   const bool isFull = errno == ENOSPC || errno == EDQUOT;
-  return Status::error(isFull ? StatusCode::kResourceExhausted
-                              : StatusCode::kUnavailable,
-                       "cannot flush '{}': {}", file.string(),
-                       std::strerror(errno));
+  return Status::error(
+      isFull ? StatusCode::kResourceExhausted : StatusCode::kUnavailable,
+      "cannot flush '{}': {}", file.string(), std::strerror(errno));
 }
 
 Status writeManifest(const std::string &folder, const ordered_json &facts) {
   QLORA_ASSIGN_OR_RETURN(const auto files, filesOf(folder));
-  ordered_json object = {{"format", kFormat},
-                         {"facts", facts},
-                         {"files", ordered_json::object()}};
+  ordered_json object = {
+      {"format", kFormat}, {"facts", facts}, {"files", ordered_json::object()}};
   for (const std::string &name : files) {
     QLORA_RETURN_IF_ERROR(flushFile(fs::path(folder) / name));
     QLORA_ASSIGN_OR_RETURN(const FileMetadata file,

@@ -208,8 +208,7 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
     if (!text.is_string())
       return expected("a map of numbers", plain(raw));
     QLORA_ASSIGN_OR_RETURN(
-        double value,
-        parseNumber<double>(text.get_ref<const std::string &>()));
+        double value, parseNumber<double>(text.get_ref<const std::string &>()));
     QLORA_RETURN_IF_ERROR(checkRange(row, value));
     if (value == std::floor(value) && std::abs(value) < 1e15)
       map[name] = static_cast<int64_t>(value);

@@ -417,8 +417,7 @@ json Options::recorded(const json &facts) const {
   json object = facts.is_object() ? facts : json::object();
   for (const OptionRow &row : table) {
     const Value &option = find(row.name);
-    bool isUnsetPath =
-        isPath(row.type) && option.source == Source::kDefault;
+    bool isUnsetPath = isPath(row.type) && option.source == Source::kDefault;
     if (!isUnsetPath && row.scope != OptionScope::kOutput)
       object[row.name] = option.value;
   }

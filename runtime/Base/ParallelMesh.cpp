@@ -174,9 +174,8 @@ static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
          (mesh.shards == 1 || mesh.shards == number);
 }
 
-std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks,
-                                                   bool trainsModel,
-                                                   int64_t experts) {
+std::vector<ParallelMesh>
+ParallelMesh::candidates(int64_t ranks, bool trainsModel, int64_t experts) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes) {
     const bool isOfTrained = axis.ranks == &ParallelMesh::trainedPieces;

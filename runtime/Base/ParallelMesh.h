@@ -53,9 +53,8 @@ struct ParallelMesh {
   /// so that the global batch stays the same; the simplest first. zero2 only if
   /// `trainsModel`. `experts`: the number of experts of each layer, or its
   /// common divisor if layers differ; 0: no experts.
-  static std::vector<ParallelMesh> candidates(int64_t ranks,
-                                              bool trainsModel = false,
-                                              int64_t experts = 0);
+  static std::vector<ParallelMesh>
+  candidates(int64_t ranks, bool trainsModel = false, int64_t experts = 0);
 
   /// Returns the text that parse() reads.
   std::string text() const;

@@ -50,8 +50,7 @@ public:
   }
 
   Status(StatusCode code, std::string message)
-      : state(std::make_shared<const State>(
-            State{code, std::move(message)})) {}
+      : state(std::make_shared<const State>(State{code, std::move(message)})) {}
 
   bool isOk() const { return !state; }
   StatusCode code() const { return state ? state->code : StatusCode::kOk; }

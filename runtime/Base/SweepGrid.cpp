@@ -26,8 +26,7 @@ StatusOr<SweepAxis> parseSweepAxis(std::string_view text) {
   return axis;
 }
 
-StatusOr<std::vector<SweepAxis>>
-sweepAxes(std::span<const std::string> words) {
+StatusOr<std::vector<SweepAxis>> sweepAxes(std::span<const std::string> words) {
   std::vector<SweepAxis> axes;
   for (size_t i = 0; i < words.size();) {
     std::string text = words[i];

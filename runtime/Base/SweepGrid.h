@@ -27,8 +27,7 @@ struct SweepAxis {
 StatusOr<SweepAxis> parseSweepAxis(std::string_view text);
 /// Parses the words of --sweep. A list option has split them at all commas, so
 /// a word with = begins an axis and other words are further values.
-StatusOr<std::vector<SweepAxis>>
-sweepAxes(std::span<const std::string> words);
+StatusOr<std::vector<SweepAxis>> sweepAxes(std::span<const std::string> words);
 
 /// One run: a value of each axis, as NAME=VALUE.
 struct SweepPoint {

@@ -169,13 +169,11 @@ static Status checkChatTemplate(const Options &options) {
 Status checkDataFiles(const Options &options, bool trains) {
   QLORA_RETURN_IF_ERROR(checkChatTemplate(options));
   for (const char *option : {"train_file", "validation_file"}) {
-    const bool isNeeded =
-        std::string_view(option) == "train_file"
-            ? trains || options.number("val_set_size") > 0
-            : !options.paths(option).empty();
+    const bool isNeeded = std::string_view(option) == "train_file"
+                              ? trains || options.number("val_set_size") > 0
+                              : !options.paths(option).empty();
     if (isNeeded)
-      QLORA_RETURN_IF_ERROR(
-          checkFiles(options, option, options.paths(option)));
+      QLORA_RETURN_IF_ERROR(checkFiles(options, option, options.paths(option)));
   }
   return Status::ok();
 }
@@ -189,8 +187,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   for (const auto &[path, weight] : files) {
     std::string tokens = path;
     if (!isTokenData(path)) {
-      QLORA_ASSIGN_OR_RETURN(tokens,
-                             tokenise(request, path, vocabSize, group));
+      QLORA_ASSIGN_OR_RETURN(tokens, tokenise(request, path, vocabSize, group));
     }
     mix.files.push_back({tokens, weight});
     mix.names.push_back(path);

@@ -80,8 +80,7 @@ StatusOr<RowSelection> selectRows(std::span<const RowSource> sources,
   for (const RowSource &source : sources) {
     std::vector<int64_t> rest;
     std::ranges::set_difference(numbers(first, first + source.rows),
-                                selection.validation,
-                                std::back_inserter(rest));
+                                selection.validation, std::back_inserter(rest));
     QLORA_ASSIGN_OR_RETURN(const std::vector<int64_t> chosen,
                            weighted(rest, source, seed, number--));
     selection.training.insert(selection.training.end(), chosen.begin(),

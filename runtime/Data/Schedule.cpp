@@ -46,9 +46,8 @@ static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
 
 std::vector<BatchLayout> Schedule::round(int64_t step, int64_t k,
                                          const StepShape &shape) {
-  return roundOf(k * shape.ranks, shape, [&](int64_t index) {
-    return smallestAt(step, index, shape);
-  });
+  return roundOf(k * shape.ranks, shape,
+                 [&](int64_t index) { return smallestAt(step, index, shape); });
 }
 
 std::vector<BatchLayout> Schedule::lastRound(int64_t step,
@@ -93,8 +92,7 @@ struct Unit {
 class PaddedSchedule : public Schedule {
 public:
   PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
-                 bool isWhole, uint64_t seed,
-                 std::vector<int64_t> answers = {})
+                 bool isWhole, uint64_t seed, std::vector<int64_t> answers = {})
       : variants(variants), units(std::move(units)), isWhole(isWhole),
         seed(seed), answers(std::move(answers)) {}
 
@@ -178,8 +176,7 @@ const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
 
 /// Returns micro-batch `number` of a pass; `unitAt` maps positions to units.
 template <typename UnitAt>
-BatchLayout PaddedSchedule::layout(int64_t number,
-                                   const UnitAt &unitAt) const {
+BatchLayout PaddedSchedule::layout(int64_t number, const UnitAt &unitAt) const {
   const int64_t first = number * unitsOfBatch();
   const int64_t end = std::min(first + unitsOfBatch(), unitCount());
   BatchLayout layout;
@@ -318,9 +315,8 @@ Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
     schedule = std::make_unique<StepPackingSchedule>(std::move(units), variants,
                                                      options.seed);
   else
-    schedule = std::make_unique<PaddedSchedule>(std::move(units), variants,
-                                                isWhole, options.seed,
-                                                options.answers);
+    schedule = std::make_unique<PaddedSchedule>(
+        std::move(units), variants, isWhole, options.seed, options.answers);
   return schedule;
 }
 

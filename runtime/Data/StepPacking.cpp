@@ -114,11 +114,9 @@ std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
 
 /// Puts B consecutive rows into each bin. These always fit.
 std::vector<Bin> Packer::asGiven() const {
-  std::vector<Bin> bins(
-      static_cast<size_t>(shape.accumulation * shape.ranks));
+  std::vector<Bin> bins(static_cast<size_t>(shape.accumulation * shape.ranks));
   for (size_t row = 0; row < lengths.size(); ++row)
-    add(bins[row / static_cast<size_t>(shape.rows)],
-        static_cast<int64_t>(row));
+    add(bins[row / static_cast<size_t>(shape.rows)], static_cast<int64_t>(row));
   return bins;
 }
 

@@ -215,8 +215,7 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
       return Status::invalid("{}: label {} is neither -100 nor inside the "
                              "model's vocabulary [0, {})",
                              placeName(row, t), label, vocabSize);
-    if (positions &&
-        (tokens.positions[at] < 0 || tokens.positions[at] >= size))
+    if (positions && (tokens.positions[at] < 0 || tokens.positions[at] >= size))
       return Status::invalid("{}: position_ids has {}, which is outside "
                              "[0, {})",
                              placeName(row, t), tokens.positions[at], size);

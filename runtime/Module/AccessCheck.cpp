@@ -27,8 +27,7 @@ static uint32_t ownerOf(const RangeUse &use) {
              : QLORA_NONE;
 }
 
-void AccessCheck::begin(uint32_t eventCount,
-                        std::span<const RangeUse> inputs) {
+void AccessCheck::begin(uint32_t eventCount, std::span<const RangeUse> inputs) {
   clocks = {};
   events.assign(eventCount, std::nullopt);
   arenas = {};
@@ -111,8 +110,7 @@ Status AccessCheck::touch(unsigned queue, const RangeUse &use, bool isWrite) {
   return Status::ok();
 }
 
-Status AccessCheck::access(unsigned queue,
-                           std::span<const RangeUse> operands) {
+Status AccessCheck::access(unsigned queue, std::span<const RangeUse> operands) {
   for (qlora_access kind : {QLORA_READ, QLORA_WRITE})
     for (size_t i = 0; i < operands.size(); ++i) {
       const RangeUse &use = operands[i];

@@ -79,8 +79,7 @@ double bytesOverBus(const LoadedModule &module, const qlora_command &command) {
 
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
-                                     bool isUpdate,
-                                     const DeviceProfile &device,
+                                     bool isUpdate, const DeviceProfile &device,
                                      const KernelRow *runs) {
   if (command.kind != QLORA_COMMAND_LAUNCH &&
       command.kind != QLORA_COMMAND_FILL && command.kind != QLORA_COMMAND_COPY)

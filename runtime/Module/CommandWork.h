@@ -46,8 +46,7 @@ struct CommandKernel {
 /// the row that the module names.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
-                                     bool isUpdate,
-                                     const DeviceProfile &device,
+                                     bool isUpdate, const DeviceProfile &device,
                                      const KernelRow *row = nullptr);
 
 /// Bytes that a command of a GPU reads or writes in host memory, except in

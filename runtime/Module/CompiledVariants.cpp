@@ -19,8 +19,7 @@ static PackingCosts costsOf(const LoadedModule &module,
   // Without matmuls, only tokens count.
   if (flops.others == 0)
     return PackingCosts();
-  return {flops.others / length,
-          flops.attention / (length * (length + 1) / 2)};
+  return {flops.others / length, flops.attention / (length * (length + 1) / 2)};
 }
 
 StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
@@ -42,9 +41,8 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
       variants.lengths.push_back(length);
   }
   if (isWhole && !variants.buckets.empty())
-    variants.costs = costsOf(
-        module, *module.entry(QLORA_ENTRY_ACCUMULATE_LAST, 1,
-                              variants.buckets.back()));
+    variants.costs = costsOf(module, *module.entry(QLORA_ENTRY_ACCUMULATE_LAST,
+                                                   1, variants.buckets.back()));
   if (!shapes.empty())
     variants.batch = shapes.rbegin()->first;
   if (!isWhole)

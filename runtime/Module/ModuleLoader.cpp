@@ -139,8 +139,7 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
                          dlerror());
   std::shared_ptr<void> library(handle, [](void *h) { dlclose(h); });
   auto module = queryModule(handle);
-  Status status =
-      module.isOk() ? checkModule(**module) : module.status();
+  Status status = module.isOk() ? checkModule(**module) : module.status();
   if (!status.isOk())
     return status.withContext(fmt::format("'{}'", path));
   return LoadedModule(*module, path, std::move(library));

@@ -39,8 +39,7 @@ static Status checkArenas(const qlora_module &m) {
     if (!std::has_single_bit(arena.alignment))
       return damaged("arena {}: alignment {} is not a power of two", i,
                      arena.alignment);
-    if (arena.on_host > 1 ||
-        (arena.on_host && arena.kind != QLORA_ARENA_STATE))
+    if (arena.on_host > 1 || (arena.on_host && arena.kind != QLORA_ARENA_STATE))
       return damaged("arena {}: a {} arena with on_host {}", i,
                      arenaKindName(arena.kind), arena.on_host);
     bytes[arena.kind] = arena.bytes;
@@ -95,8 +94,7 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if (!isFrozen && p.dtype != QLORA_DTYPE_F32 &&
       !(isState && p.dtype == QLORA_DTYPE_U8))
     return damaged("trained, but dtype {} is not f32", p.dtype);
-  if ((p.init == QLORA_INIT_FILE) ==
-      (isState || p.role == QLORA_ROLE_ADAPTER))
+  if ((p.init == QLORA_INIT_FILE) == (isState || p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
   // A state with another init than zero is computed from the seed and the
   // state's name. Such a state is not sharded.

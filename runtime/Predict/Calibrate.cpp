@@ -182,8 +182,7 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   constexpr double kFlopsOfRow = 2.0 * kColumns * kDepth;
   QLORA_ASSIGN_OR_RETURN(double many, gemmSeconds(dtype, kRows));
   QLORA_ASSIGN_OR_RETURN(double few, gemmSeconds(dtype, kFewRows));
-  const double flops =
-      kFlopsOfRow * (kRows - kFewRows) / beyond(many, few);
+  const double flops = kFlopsOfRow * (kRows - kFewRows) / beyond(many, few);
   const double packing = beyond(few, kFlopsOfRow * kFewRows / flops);
   const double bytes = 2.0 * kColumns * kDepth * (dtypeBits(dtype) / 8);
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};

@@ -27,10 +27,9 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
       total.measured += row.measured;
     }
   auto line = [&](const PlanRow &row) {
-    std::string text = fmt::format("{}{:<{}} {:>10}",
-                                   row.isPart ? "    " : "  ", row.name,
-                                   row.isPart ? 22 : 24,
-                                   formatBytes(row.planned));
+    std::string text =
+        fmt::format("{}{:<{}} {:>10}", row.isPart ? "    " : "  ", row.name,
+                    row.isPart ? 22 : 24, formatBytes(row.planned));
     if (withMeasured && !row.isPart)
       text += fmt::format(" {:>10}", formatBytes(row.measured));
     return text + (row.note.empty() ? "\n" : "  " + row.note + "\n");
@@ -138,9 +137,8 @@ static std::string updatesText(const LoadedModule &module) {
 
 std::string parallelText(const LoadedModule &module, int ranks) {
   const bool isGpu = module.table().target == QLORA_TARGET_CUDA;
-  const std::string base =
-      formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN) +
-                  module.arenaBytes(QLORA_ARENA_HOST));
+  const std::string base = formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN) +
+                                       module.arenaBytes(QLORA_ARENA_HOST));
   if (ranks == 1)
     return fmt::format("one, with the whole base ({}); no reduction", base);
   const std::string sums = sumsText(module);
@@ -166,10 +164,9 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
   if (const int together = module.contextRanks(); together > 1)
-    return fmt::format(
-        "{}context parallel over {} ranks, {} ({}){}; {}",
-        ranks > together ? "data and " : "", together, bases, base, updates,
-        sums);
+    return fmt::format("{}context parallel over {} ranks, {} ({}){}; {}",
+                       ranks > together ? "data and " : "", together, bases,
+                       base, updates, sums);
   if (shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) per {} of {} "
                        "ranks{}; {}",

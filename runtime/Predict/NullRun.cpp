@@ -124,8 +124,7 @@ static std::string countersText(const EntryCount &entry) {
         traffic += fmt::format("    {} over {}: {}\n", kind, group,
                                formatBytes(bytes));
       });
-  return fmt::format(kCounters, entry.name,
-                     c.commands[QLORA_COMMAND_LAUNCH],
+  return fmt::format(kCounters, entry.name, c.commands[QLORA_COMMAND_LAUNCH],
                      c.commands[QLORA_COMMAND_FILL],
                      c.commands[QLORA_COMMAND_COPY],
                      c.commands[QLORA_COMMAND_COLLECTIVE], formatBytes(sent),
@@ -313,8 +312,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
       QLORA_ASSIGN_OR_RETURN(report.low,
                              predictSteps(module, lowRequest(request)));
       if (ranks > 1) {
-        QLORA_ASSIGN_OR_RETURN(report.scaling,
-                               predictScaling(module, request));
+        QLORA_ASSIGN_OR_RETURN(report.scaling, predictScaling(module, request));
       }
       if (choice.machineHours > 0)
         report.saving =
@@ -322,8 +320,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                                gpu->gpu->gpusPerNode, choice.machineHours);
     }
   }
-  return options.text("log_format") == "json" ? report.toJson()
-                                              : report.text();
+  return options.text("log_format") == "json" ? report.toJson() : report.text();
 }
 
 } // namespace qlora

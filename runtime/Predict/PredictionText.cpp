@@ -88,8 +88,7 @@ static std::string tableText(const PartLines &lines) {
   text += lines.line("exposed communication", nullptr,
                      [](Step of) { return of.exposedCommunication; });
   const Work all = step.work();
-  return text +
-         lines.line("step", &all, [](Step of) { return of.seconds; });
+  return text + lines.line("step", &all, [](Step of) { return of.seconds; });
 }
 
 std::string predictionText(const StepPrediction &step,
@@ -128,14 +127,12 @@ static double efficiency(const StepPrediction &step,
 std::string scalingText(std::span<const StepPrediction> curve,
                         const GpuRates &gpu) {
   const int64_t together = curve[0].ranks / curve[0].dataRanks;
-  std::string text =
-      fmt::format("scaling, predicted: {} x {} tokens on {}\n"
-                  "  {:>6} {:>6} {:>10} {:>10} {:>10} {:>12}\n",
-                  curve[0].microBatches * curve[0].batch, curve[0].length,
-                  together > 1 ? fmt::format("every {} ranks", together)
-                               : "each rank",
-                  "ranks", "nodes", "ms/step", "tok/s", "of ideal",
-                  "ms exposed");
+  std::string text = fmt::format(
+      "scaling, predicted: {} x {} tokens on {}\n"
+      "  {:>6} {:>6} {:>10} {:>10} {:>10} {:>12}\n",
+      curve[0].microBatches * curve[0].batch, curve[0].length,
+      together > 1 ? fmt::format("every {} ranks", together) : "each rank",
+      "ranks", "nodes", "ms/step", "tok/s", "of ideal", "ms exposed");
   for (const StepPrediction &step : curve)
     text += fmt::format("  {:>6} {:>6} {:>10.2f} {:>10} {:>9.1f}% {:>12.2f}\n",
                         step.ranks, step.machines(gpu.gpusPerNode),

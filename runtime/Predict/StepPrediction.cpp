@@ -100,8 +100,7 @@ StepWalk::rowOf(const qlora_command &command) const {
   const KernelRow *planned = findLaunchRow(module, launch);
   if (!planned)
     return nullptr;
-  const KernelRequest launched =
-      makeRequest(module, command, *planned->op);
+  const KernelRequest launched = makeRequest(module, command, *planned->op);
   Status status = Status::ok();
   for (const KernelRow *row : candidateRows(*planned)) {
     status = checkEnabled(*row, request.disabledKernels);
@@ -173,9 +172,8 @@ void StepWalk::addTransfer(std::string_view kind, std::string_view group,
 }
 
 bool StepWalk::addBusCopy(const qlora_command &command) {
-  const double bytes = command.kind == QLORA_COMMAND_COPY
-                           ? bytesOverBus(module, command)
-                           : 0;
+  const double bytes =
+      command.kind == QLORA_COMMAND_COPY ? bytesOverBus(module, command) : 0;
   if (bytes == 0 || !request.device.gpu)
     return false;
   TimelineItem item = itemOf(module, command);

@@ -209,9 +209,8 @@ Status RankGroup::end(const Status &error) {
 /// Sums each rank's values in rank order.
 template <typename T>
 static Status sumOverRanks(Collectives &group, std::span<T> values) {
-  QLORA_ASSIGN_OR_RETURN(
-      const std::vector<std::vector<T>> all,
-      group.allGatherValues(std::span<const T>(values)));
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<T>> all,
+                         group.allGatherValues(std::span<const T>(values)));
   for (const std::vector<T> &each : all)
     if (each.size() != values.size())
       return Status::error(StatusCode::kInternal,

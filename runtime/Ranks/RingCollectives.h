@@ -60,9 +60,7 @@ public:
   Status run(const CollectiveCall &call) override;
   StatusOr<std::vector<std::string>> allGather(std::string_view mine) override;
   Status checkOthers() override { return ring->checkNeighbours(); }
-  std::chrono::milliseconds timeout() const override {
-    return ring->timeout();
-  }
+  std::chrono::milliseconds timeout() const override { return ring->timeout(); }
   void abort() override { ring->abort(); }
 
 private:

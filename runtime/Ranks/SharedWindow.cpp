@@ -34,9 +34,8 @@ StatusOr<FileDescriptor> SharedWindow::create(int ranks) {
 
 StatusOr<SharedWindow> SharedWindow::map(const FileDescriptor &descriptor,
                                          int rank, int ranks) {
-  QLORA_ASSIGN_OR_RETURN(
-      HostMemory memory,
-      HostMemory::shared(descriptor.get(), bytesFor(ranks)));
+  QLORA_ASSIGN_OR_RETURN(HostMemory memory,
+                         HostMemory::shared(descriptor.get(), bytesFor(ranks)));
   return SharedWindow(std::move(memory), rank, ranks);
 }
 

@@ -106,11 +106,10 @@ static std::vector<SafetensorsItem> finalItems(const LoadedModule &module,
     if (!trainsModel(module))
       continue;
     item.dtype = *fromAbiDtype(static_cast<qlora_dtype>(parameter.file_dtype));
-    item.round = item.dtype == SafetensorsDtype::kBF16
-                     ? roundTo<QLORA_DTYPE_BF16>
-                 : item.dtype == SafetensorsDtype::kF16
-                     ? roundTo<QLORA_DTYPE_F16>
-                     : nullptr;
+    item.round =
+        item.dtype == SafetensorsDtype::kBF16  ? roundTo<QLORA_DTYPE_BF16>
+        : item.dtype == SafetensorsDtype::kF16 ? roundTo<QLORA_DTYPE_F16>
+                                               : nullptr;
   }
   sortAsInFile(items);
   return items;

@@ -255,8 +255,7 @@ static Status readResiduals(const SafetensorsFile &file,
   for (uint64_t from = rank; from < before; from += ranks) {
     more.resize(from == rank ? 0 : out.size());
     const std::span<uint8_t> to = from == rank ? out : std::span(more);
-    QLORA_RETURN_IF_ERROR(
-        file.read(tensor, from * piece + at % piece, to));
+    QLORA_RETURN_IF_ERROR(file.read(tensor, from * piece + at % piece, to));
     if (from != rank)
       addTo(out, more);
   }

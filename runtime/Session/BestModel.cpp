@@ -75,9 +75,8 @@ Status checkBestModelOptions(const Options &options) {
 
 static bool isGreaterBetter(const Options &options) {
   const std::string given = options.text("greater_is_better");
-  return given == "auto"
-             ? metricOf(options.text(kMetricOption)).greaterIsBetter
-             : given == "true";
+  return given == "auto" ? metricOf(options.text(kMetricOption)).greaterIsBetter
+                         : given == "true";
 }
 
 BestModel::BestModel(const Options &options)

@@ -190,8 +190,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   };
   QLORA_RETURN_IF_ERROR(writeTrainedConfig(run.module, run.options, part,
                                            AtomicFile::Flush::kNo));
-  QLORA_RETURN_IF_ERROR(
-      put(kSettingsFile, run.options.resolvedYaml()));
+  QLORA_RETURN_IF_ERROR(put(kSettingsFile, run.options.resolvedYaml()));
   if (!order.gemmTable.empty())
     QLORA_RETURN_IF_ERROR(put("gemm_table.json", order.gemmTable));
   // If metrics.jsonl could not be written, a warning was already given.

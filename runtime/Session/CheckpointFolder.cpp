@@ -66,9 +66,8 @@ static std::string withoutEnd(const std::string &entry, std::string_view end) {
 std::vector<std::string> checkpointsIn(const std::string &output,
                                        Status *error) {
   std::vector<std::string> found = entriesOf(output, error);
-  std::erase_if(found, [](const auto &entry) {
-    return checkpointStep(entry) < 0;
-  });
+  std::erase_if(found,
+                [](const auto &entry) { return checkpointStep(entry) < 0; });
   std::ranges::sort(found, std::greater(), checkpointStep);
   return found;
 }

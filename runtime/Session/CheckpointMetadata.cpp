@@ -39,8 +39,7 @@ static constexpr std::string_view kNoPart[] = {
     "dataset_num_proc", "rank_speeds"};
 
 template <size_t N>
-static bool isOneOf(std::string_view name,
-                    const std::string_view (&names)[N]) {
+static bool isOneOf(std::string_view name, const std::string_view (&names)[N]) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
@@ -241,8 +240,7 @@ StatusOr<int64_t> accumulationFor(const ordered_json &before,
         "the checkpoint's steps have {0} rows, but {1} is {2}. Fix: set it to "
         "{0}, or start from scratch without --resume-from-checkpoint",
         rows, options.spelling("global_batch_size"), asked);
-  const int64_t once =
-      options.integer("per_device_train_batch_size") * ranks;
+  const int64_t once = options.integer("per_device_train_batch_size") * ranks;
   if (rows % once != 0)
     return Status::invalid(
         "the checkpoint's steps have {0} rows, which {1} ranks x {2} rows does "

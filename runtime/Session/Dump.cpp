@@ -65,9 +65,8 @@ static StatusOr<float> countOf(const Run &run) {
 
 /// Returns a parameter's bytes, from its arena or one of the same layout,
 /// gathered from the ranks that shard it.
-static StatusOr<std::vector<uint8_t>> wholeOf(const Run &run,
-                                              const qlora_parameter &parameter,
-                                              uint32_t arena) {
+static StatusOr<std::vector<uint8_t>>
+wholeOf(const Run &run, const qlora_parameter &parameter, uint32_t arena) {
   std::vector<uint8_t> bytes(arenaBytesOf(parameter));
   QLORA_RETURN_IF_ERROR(run.device.read(arena, parameter.offset, bytes));
   if (parameter.piece == 0)
@@ -102,8 +101,6 @@ Status Dump::takeGradients(const Run &run) {
   return Status::ok();
 }
 
-
-
 /// Returns the rows of a step's longest micro-batch.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
@@ -122,8 +119,7 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   if (dropouts.empty())
     return Status::ok();
   const auto seed = static_cast<uint64_t>(run.options.integer("seed"));
-  const int64_t count =
-      run.train->schedule().microBatches(step, run.stepShape);
+  const int64_t count = run.train->schedule().microBatches(step, run.stepShape);
   const int64_t rows = longestRows(run, step);
   for (const AdapterDropout &dropout : dropouts) {
     const int64_t bytes = rows * dropout.columns;
@@ -168,8 +164,7 @@ void Dump::addWeight(const qlora_parameter &parameter,
   }
   add(name + ".packed", SafetensorsDtype::kU8, {l.packedBytes, 1},
       part(l.packed, l.packedBytes));
-  add(name + ".quant_map", SafetensorsDtype::kF32, {16},
-      part(l.codeBook, 64));
+  add(name + ".quant_map", SafetensorsDtype::kF32, {16}, part(l.codeBook, 64));
   if (!l.doubleQuant) {
     add(name + ".absmax", SafetensorsDtype::kF32, {l.blocks},
         part(l.scales, 4 * l.blocks));

@@ -76,8 +76,7 @@ static std::string describe(const LoadedModule &module, const BatchShape &shape,
 }
 
 static Status clearGradient(const Run &run) {
-  const std::vector<uint8_t> zeros(
-      run.module.arenaBytes(QLORA_ARENA_GRADIENT));
+  const std::vector<uint8_t> zeros(run.module.arenaBytes(QLORA_ARENA_GRADIENT));
   return run.device.write(*run.module.arena(QLORA_ARENA_GRADIENT), 0, zeros);
 }
 
@@ -101,12 +100,10 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
   for (int64_t k = 0; k < deal.size(rank) && isSought(); ++k) {
     const int64_t index = deal.number(rank, k);
     QLORA_RETURN_IF_ERROR(clearGradient(run));
-    QLORA_RETURN_IF_ERROR(
-        run.train->read(step, index, run.stepShape, batch));
+    QLORA_RETURN_IF_ERROR(run.train->read(step, index, run.stepShape, batch));
     block.micro_batch = static_cast<uint64_t>(step * run.perStep() + index);
-    QLORA_RETURN_IF_ERROR(
-        run.program.accumulate(
-            batch, run.train->mostLabels(step, k, run.stepShape), block));
+    QLORA_RETURN_IF_ERROR(run.program.accumulate(
+        batch, run.train->mostLabels(step, k, run.stepShape), block));
     QLORA_RETURN_IF_ERROR(run.device.read(arena, 0, bytes));
     const BatchLayout layout = schedule.at(step, index, run.stepShape);
     const std::string text = describe(run.module, layout.shape, gradient);

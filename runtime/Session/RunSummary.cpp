@@ -82,8 +82,7 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
                            : "";
   if (const size_t suffix = family.rfind("ForCausalLM"); suffix != family.npos)
     family.resize(suffix);
-  return fmt::format("{}{}{}, {} parameters",
-                     modelName(run.options),
+  return fmt::format("{}{}{}, {} parameters", modelName(run.options),
                      family.empty() ? "" : ", ", family,
                      formatParameters(counts.base));
 }
@@ -136,12 +135,11 @@ static std::string batchText(const Run &run) {
 }
 
 static std::string stepsText(const Run &run) {
-  return fmt::format("{}, {} in an epoch; learning rate {}, {}",
-                     formatCount(run.totalSteps),
-                     formatCount(
-                         run.train->schedule().stepsPerEpoch(run.perStep())),
-                     formatShort(run.options.number("learning_rate")),
-                     run.options.text("lr_scheduler_type"));
+  return fmt::format(
+      "{}, {} in an epoch; learning rate {}, {}", formatCount(run.totalSteps),
+      formatCount(run.train->schedule().stepsPerEpoch(run.perStep())),
+      formatShort(run.options.number("learning_rate")),
+      run.options.text("lr_scheduler_type"));
 }
 
 static std::string memoryText(const Run &run) {
@@ -157,13 +155,12 @@ static std::string memoryText(const Run &run) {
 
 std::string runHeader(const Run &run, const DataSummary &data) {
   const ParameterCounts counts = countParameters(run.module);
-  std::string text = line("model", modelText(run, counts)) +
-                     line("base", fmt::format("{}; computed in {}",
-                                              baseFormat(run.module),
-                                              run.options.text(
-                                                  "compute_dtype"))) +
-                     line(trainsModel(run.module) ? "trained" : "adapter",
-                          trainedText(run, counts));
+  std::string text =
+      line("model", modelText(run, counts)) +
+      line("base", fmt::format("{}; computed in {}", baseFormat(run.module),
+                               run.options.text("compute_dtype"))) +
+      line(trainsModel(run.module) ? "trained" : "adapter",
+           trainedText(run, counts));
   if (run.train)
     text += line("data", dataText(run, data)) +
             (data.longest ? line("rows", lengthsText(run, data)) : "") +
@@ -172,8 +169,7 @@ std::string runHeader(const Run &run, const DataSummary &data) {
                  ? line("ranks", parallelText(run.module, run.group.size()))
                  : "") +
             line("steps", stepsText(run));
-  return text + line("device", run.hardware) +
-         line("memory", memoryText(run)) +
+  return text + line("device", run.hardware) + line("memory", memoryText(run)) +
          line("output", shownPath(run.outputFolder));
 }
 

@@ -201,9 +201,8 @@ Status Session::openData() {
   const auto open = [&](const char *option, DataSummary *summary,
                         std::unique_ptr<Dataset> *kept) {
     if (metrics)
-      request.progress =
-          metrics->progress("tokenising " + dataName(options, option),
-                            Metrics::kBytes);
+      request.progress = metrics->progress(
+          "tokenising " + dataName(options, option), Metrics::kBytes);
     return openDataFile(request, option, group, summary, kept);
   };
   if (trains(options) || options.number("val_set_size") > 0) {
@@ -324,9 +323,8 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
     text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
   QLORA_RETURN_IF_ERROR(metrics->log(runTotals(run, result), text));
-  for (const Status &status :
-       {writeReport(outputFolder), record.end(),
-        writeModelCard(run, trainSummary, result)})
+  for (const Status &status : {writeReport(outputFolder), record.end(),
+                               writeModelCard(run, trainSummary, result)})
     if (!status.isOk())
       metrics->warn(status.message()); // the adapter is written
   if (!options.boolean("push_to_hub") || result.stopSignal != 0)
@@ -345,10 +343,9 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
   std::optional<CheckpointWriter> writer;
   if (metrics)
     writer.emplace(run, start.facts, start.resume ? &*start.resume : nullptr);
-  QLORA_ASSIGN_OR_RETURN(
-      TrainingResult result,
-      train(run, {dump, writer ? &*writer : nullptr,
-                  start.resume ? &*start.resume : nullptr}));
+  QLORA_ASSIGN_OR_RETURN(TrainingResult result,
+                         train(run, {dump, writer ? &*writer : nullptr,
+                                     start.resume ? &*start.resume : nullptr}));
   if (writer && !writer->finish())
     result.savedStep = 0;
   if (run.validation && result.stopSignal == 0 && !result.justEvaluated)

@@ -19,8 +19,7 @@ StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
       rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
            LearningRate::warmupOf(options.integer("warmup_steps"),
                                   options.number("warmup_ratio"),
-                                  options.text("warmup_rule"),
-                                  run.totalSteps),
+                                  options.text("warmup_rule"), run.totalSteps),
            run.totalSteps} {}
 
 /// Returns the weight of update `count` in the optimizer's running average:
@@ -34,9 +33,8 @@ static double weightOf(const std::string &optimizer, double count,
     return 0;
   const double risen = std::min(count, warmup);
   const double sum =
-      warmup > 0
-          ? risen * (risen + 1) * (2 * risen + 1) / (6 * warmup * warmup)
-          : 0;
+      warmup > 0 ? risen * (risen + 1) * (2 * risen + 1) / (6 * warmup * warmup)
+                 : 0;
   const double factor = count < warmup ? count / warmup : 1;
   return factor * factor / (sum + std::max(count - warmup, 0.0));
 }
@@ -66,9 +64,8 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
   block.one_minus_beta1 = static_cast<float>(1 - beta1);
   block.one_minus_beta2 = static_cast<float>(1 - beta2);
   block.update = static_cast<float>(count);
-  block.average = static_cast<float>(
-      weightOf(options.text("optim"), count,
-               static_cast<double>(rate.warmupSteps)));
+  block.average = static_cast<float>(weightOf(
+      options.text("optim"), count, static_cast<double>(rate.warmupSteps)));
   if (run.program.hasRouterLoss())
     block.mean_labels = static_cast<float>(
         run.train->meanLabels(step, run.stepShape));

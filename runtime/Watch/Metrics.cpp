@@ -74,8 +74,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   clearBar();
   std::string line = dumpJson(values) + "\n";
   // Flush at once, so that a run that dies has all metrics.
-  if (file &&
-      (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
+  if (file && (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
     // Not fatal: the space for the adapter is already reserved.
     warn(fmt::format("cannot write '{}': {}; the run continues without it",
                      path, std::strerror(errno)));

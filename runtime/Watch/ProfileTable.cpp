@@ -206,11 +206,10 @@ std::string ProfileTable::line(const ProfileRow &row,
 
 std::string ProfileTable::text(const DeviceProfile &rates,
                                RatesOrigin origin) const {
-  std::string text =
-      fmt::format("profile of {} steps of {:.2f} ms\n", stepCount,
-                  1e3 * secondsPerStep()) +
-      columns("kind", "count", "ms", "share", "GFLOP/s", "GB/s",
-              comparisonTitle(origin));
+  std::string text = fmt::format("profile of {} steps of {:.2f} ms\n",
+                                 stepCount, 1e3 * secondsPerStep()) +
+                     columns("kind", "count", "ms", "share", "GFLOP/s", "GB/s",
+                             comparisonTitle(origin));
   for (const ProfileRow &row : sorted())
     text += line(row, origin);
   return text + ratesNote(rates, origin);

@@ -207,9 +207,8 @@ static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
   QLORA_ASSIGN_OR_RETURN(auto commands,
                          group.collectives().allGatherValues(
                              std::span<const TimedCommand>(mine.commands)));
-  QLORA_ASSIGN_OR_RETURN(auto host,
-                         group.collectives().allGatherValues(
-                             std::span<const HostSpan>(mine.host)));
+  QLORA_ASSIGN_OR_RETURN(auto host, group.collectives().allGatherValues(
+                                        std::span<const HostSpan>(mine.host)));
   const auto from = static_cast<size_t>(rank);
   return RankProfile{std::move(commands[from]), std::move(host[from])};
 }

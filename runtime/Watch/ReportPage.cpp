@@ -85,10 +85,8 @@ static std::string chartsHtml(const LoggedLines &logged) {
        {std::tuple("Learning rate", "learning_rate", 1.0, false),
         {"Gradient norm", "grad_norm", 1.0, false},
         {"Tokens per second", "tokens_per_second", 1.0, true}})
-    html += chartSvg({title,
-                      "step",
-                      {seriesOf(logged.steps, title, key, unit)},
-                      isAmount});
+    html += chartSvg(
+        {title, "step", {seriesOf(logged.steps, title, key, unit)}, isAmount});
   for (const auto &[title, key, unit] :
        {std::tuple("Memory, MiB", "rank_memory_bytes", kMiB),
         {"Step time without waiting, ms", "rank_step_time", 1e-3},
@@ -245,8 +243,7 @@ std::string reportPage(const RunFolder &run) {
   const LoggedLines &logged = run.logged;
   return pageHtml(run.name,
                   unreadableHtml(kMetricsFile, logged.unreadable) +
-                      chartsHtml(logged) +
-                      evaluationsHtml(logged.evaluations) +
+                      chartsHtml(logged) + evaluationsHtml(logged.evaluations) +
                       totalsHtml(logged) + planHtml(run.plan) +
                       machineHtml(run.environment) +
                       settingsHtml(run.settings ? &*run.settings : nullptr));

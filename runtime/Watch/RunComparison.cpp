@@ -205,10 +205,9 @@ std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
             : numberOf(logged.evaluations.back(), "eval_loss");
     const bool isFirst = compared.empty();
     each.speedUp = isFirst ? std::nullopt : speedRatio(windows, firstWindows);
-    each.efficiency =
-        each.speedUp && each.ranks != compared[0].ranks
-            ? each.speedUp->value * compared[0].ranks / each.ranks
-            : std::nan("");
+    each.efficiency = each.speedUp && each.ranks != compared[0].ranks
+                          ? each.speedUp->value * compared[0].ranks / each.ranks
+                          : std::nan("");
     each.exposed = exposedShare(logged.steps);
     each.lossDifference =
         isFirst ? std::nullopt

@@ -68,8 +68,7 @@ static double secondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 double StepLog::takeWaits() {
-  const double waits =
-      run.device.exposedCommunication().value_or(std::nan(""));
+  const double waits = run.device.exposedCommunication().value_or(std::nan(""));
   return waits - std::exchange(waitsBefore, waits);
 }
 
@@ -137,8 +136,7 @@ StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
     addOfRanks(values, "rank_memory_bytes", ranks, &RankReadings::memoryBytes);
     addOfRanks(values, "rank_step_time", ranks, &RankReadings::stepSeconds);
   }
-  addOfRanks(values, "rank_gpu_utilization", ranks,
-             &RankReadings::utilization);
+  addOfRanks(values, "rank_gpu_utilization", ranks, &RankReadings::utilization);
   addOfRanks(values, "rank_gpu_power_watts", ranks, &RankReadings::watts);
   return values;
 }
@@ -295,8 +293,7 @@ nlohmann::ordered_json withPreferences(nlohmann::ordered_json window) {
   return window;
 }
 
-void StepLog::restore(const nlohmann::ordered_json &state,
-                      int64_t stepsDone) {
+void StepLog::restore(const nlohmann::ordered_json &state, int64_t stepsDone) {
   firstStep = stepsDone;
   updates = state.at("updates");
   tokens = state.at("tokens");

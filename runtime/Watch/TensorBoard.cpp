@@ -68,8 +68,7 @@ static std::string bytesField(int field, std::string_view bytes) {
 }
 
 static std::string scalar(std::string_view tag, float value) {
-  return bytesField(
-      1, bytesField(1, tag) + key(2, kFixed32) + raw(value));
+  return bytesField(1, bytesField(1, tag) + key(2, kFixed32) + raw(value));
 }
 
 // The file

@@ -33,8 +33,7 @@ public:
 
 private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE *)>;
-  TrainerLog(File file, std::string path, int64_t doneSteps,
-             int64_t totalSteps)
+  TrainerLog(File file, std::string path, int64_t doneSteps, int64_t totalSteps)
       : file(std::move(file)), path(std::move(path)), doneSteps(doneSteps),
         totalSteps(totalSteps) {}
 

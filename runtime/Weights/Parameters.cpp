@@ -34,11 +34,10 @@ trainedParameters(const LoadedModule &module) {
 
 static bool hasAdapter(const LoadedModule &module, std::string_view name) {
   const std::string start = fmt::format("{}{}.lora_A.", kPeftPrefix, name);
-  return std::ranges::any_of(module.parameters(),
-                             [&](const qlora_parameter &parameter) {
-                               return std::string_view(parameter.name)
-                                   .starts_with(start);
-                             });
+  return std::ranges::any_of(
+      module.parameters(), [&](const qlora_parameter &parameter) {
+        return std::string_view(parameter.name).starts_with(start);
+      });
 }
 
 bool trainsModel(const LoadedModule &module) {
@@ -291,15 +290,13 @@ Status fillTrainable(const LoadedModule &module,
 Status fillStates(const LoadedModule &module, uint64_t seed, Device &device) {
   std::vector<float> values;
   for (const qlora_parameter &parameter : module.parameters()) {
-    if (parameter.role != QLORA_ROLE_STATE ||
-        parameter.init == QLORA_INIT_ZERO)
+    if (parameter.role != QLORA_ROLE_STATE || parameter.init == QLORA_INIT_ZERO)
       continue;
     values.resize(static_cast<size_t>(elementsOf(parameter)));
     initParameter(parameter, seed, 0, values);
-    QLORA_RETURN_IF_ERROR(
-        device.write(parameter.arena, parameter.offset,
-                     {reinterpret_cast<const uint8_t *>(values.data()),
-                      parameter.bytes}));
+    QLORA_RETURN_IF_ERROR(device.write(
+        parameter.arena, parameter.offset,
+        {reinterpret_cast<const uint8_t *>(values.data()), parameter.bytes}));
   }
   return Status::ok();
 }

@@ -60,8 +60,7 @@ static uint64_t checksumOf(std::span<const uint8_t> bytes) {
 }
 
 /// Returns the bytes that follow the arena. `key` is a ContentHash.
-static std::vector<uint8_t> trailerOf(std::string_view key,
-                                      uint64_t arenaBytes,
+static std::vector<uint8_t> trailerOf(std::string_view key, uint64_t arenaBytes,
                                       std::span<const uint64_t> checksums) {
   QuantizedBaseHeader head;
   head.arenaBytes = arenaBytes;
@@ -172,9 +171,8 @@ Status QuantizedBaseWriter::writeChunk() {
 }
 
 Status QuantizedBaseWriter::publish() {
-  QLORA_RETURN_IF_ERROR(
-      file.writeAt(baseTrailerOffset(arena.size()),
-                   trailerOf(key, arena.size(), checksums)));
+  QLORA_RETURN_IF_ERROR(file.writeAt(baseTrailerOffset(arena.size()),
+                                     trailerOf(key, arena.size(), checksums)));
   // No flush is needed: readers compare checksums.
   QLORA_RETURN_IF_ERROR(file.commit(AtomicFile::Flush::kNo));
   isWhole = true;

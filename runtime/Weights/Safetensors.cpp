@@ -5,7 +5,6 @@
 
 #include "runtime/Weights/Safetensors.h"
 
-
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -29,9 +28,8 @@ static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
                          "it has {} bytes, too few for a header; download it "
                          "again",
                          fileBytes);
-  QLORA_RETURN_IF_ERROR(
-      file.readAt(0, {reinterpret_cast<uint8_t *>(&headerBytes),
-                      sizeof(headerBytes)}));
+  QLORA_RETURN_IF_ERROR(file.readAt(
+      0, {reinterpret_cast<uint8_t *>(&headerBytes), sizeof(headerBytes)}));
   if (headerBytes > kMaxSafetensorsHeaderBytes)
     return Status::error(StatusCode::kDataLoss,
                          "its header would have {} bytes, more than the {} "
@@ -259,9 +257,8 @@ Status writeSafetensors(const std::string &path,
     while (!out.empty()) {
       for (; given == item->bytes.size(); ++item)
         given = 0;
-      const auto part =
-          item->bytes.subspan(given, std::min(out.size(),
-                                              item->bytes.size() - given));
+      const auto part = item->bytes.subspan(
+          given, std::min(out.size(), item->bytes.size() - given));
       std::ranges::copy(part, out.begin());
       given += part.size();
       out = out.subspan(part.size());

@@ -91,9 +91,8 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
                    formatShape(shape), rows, dividedUp(rows, kTile),
                    dividedUp(columns, kTile), kTile);
   // Blocks must also divide the last tile, which may be narrower.
-  const int64_t block = tile->columns == columns
-                            ? columns
-                            : std::gcd(columns, tile->columns);
+  const int64_t block =
+      tile->columns == columns ? columns : std::gcd(columns, tile->columns);
   if (block != columns && !format.takesPower(block))
     return damaged("'{}': tensor '{}' has {} columns in blocks of {}; "
                    "expected a multiple of {}",

@@ -80,9 +80,8 @@ static Status parseState(std::span<const uint8_t> text,
   if (result.shape.empty() || result.shape.size() > 2 ||
       productOf(result.shape) <= 0)
     return damaged("shape {}", formatShape(result.shape));
-  result.layout =
-      StoredLayout::of(format.dtype, productOf(result.shape),
-                       block->get<int64_t>(), doubleQuant);
+  result.layout = StoredLayout::of(format.dtype, productOf(result.shape),
+                                   block->get<int64_t>(), doubleQuant);
   return Status::ok();
 }
 

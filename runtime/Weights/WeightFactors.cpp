@@ -215,8 +215,7 @@ void WeightFactors::subtractFrom(int64_t first, qlora_dtype type,
                                  std::span<uint8_t> elements) const {
   const int64_t rank = a->shape[0], out = b->shape[0], in = a->shape[1];
   const int64_t columns = isTransposed ? out : in;
-  const auto count =
-      static_cast<int64_t>(elements.size()) / weightBytes(type);
+  const auto count = static_cast<int64_t>(elements.size()) / weightBytes(type);
   const int64_t begin = first / columns,
                 end = (first + count - 1) / columns + 1;
   const auto s = static_cast<float>(scale);

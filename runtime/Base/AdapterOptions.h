@@ -19,8 +19,8 @@ bool startsAtFactors(std::string_view init);
 /// base weight: PiSSA and OLoRA, but not LoftQ.
 bool leavesResidual(std::string_view init);
 
-/// Refuses combinations of adapter options that PEFT does not have, and a
-/// lora_alpha of 0.
+/// Refuses combinations of adapter options that PEFT lacks, and a lora_alpha of
+/// 0.
 Status validateAdapter(const Options &options);
 
 } // namespace qlora

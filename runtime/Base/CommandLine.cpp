@@ -61,8 +61,7 @@ static bool isList(const OptionName &name) {
           type == kTokens || type == kNumbers || type == kTextMap);
 }
 
-/// Whether the word names a program. Names of modules and kernels do not end in
-/// .mlir, .mlirbc or .so.
+/// Whether the word ends like the path of a model or a program.
 static bool isProgram(std::string_view word) {
   return word.ends_with(".mlir") || word.ends_with(".mlirbc") ||
          word.ends_with(".so");

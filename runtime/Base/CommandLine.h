@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parses the command line of a tool with CLI11: its own options and those of a
-// run (OptionTable.h).
+// Parses a tool's command line: its own options and a run's (OptionTable.h).
 //
 //   --name=value  --name value  --name  --no-name  --name true
 //   --list a b c

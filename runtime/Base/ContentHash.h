@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // XXH3 over texts and files, for cache names and damage detection. Accidental
-// collisions do not occur in practice. It is not cryptographic: collisions can
-// be constructed.
+// collisions do not occur in practice, but collisions can be constructed.
 
 #ifndef QLORA_RUNTIME_BASE_CONTENTHASH_H
 #define QLORA_RUNTIME_BASE_CONTENTHASH_H

@@ -8,9 +8,8 @@
 //   otherwise          the CPUs that this process may use, divided among the
 //                      ranks of this machine
 //
-// A process may use the CPUs of its affinity (taskset, Slurm, cpusets), limited
-// by the quota of every control group that contains it (docker --cpus, a
-// Kubernetes limit).
+// A process may use the CPUs of its affinity (taskset, Slurm, cpusets), up to
+// the quota of each of its control groups (docker --cpus, a Kubernetes limit).
 
 #ifndef QLORA_RUNTIME_BASE_CPUCOUNT_H
 #define QLORA_RUNTIME_BASE_CPUCOUNT_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// JSON as text. File names are bytes, JSON is UTF-8, and the library's own
-// dump() throws on other bytes. So all other code calls these functions
+// JSON as text. File names are bytes, JSON is UTF-8, and the library's dump()
+// throws on other bytes. So all other code calls these functions
 // (lint-checked).
 
 #ifndef QLORA_RUNTIME_BASE_JSONTEXT_H

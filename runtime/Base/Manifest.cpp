@@ -85,8 +85,8 @@ static StatusOr<FileMetadata> factsOf(const fs::path &file) {
   return facts;
 }
 
-/// Returns the sorted paths of the folder's files, relative to `folder`,
-/// without the manifest.
+/// Returns sorted paths, relative to `folder`, of its files except the
+/// manifest.
 static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
   std::vector<std::string> files;
   std::error_code error;
@@ -143,8 +143,7 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
     return damaged;
   const ordered_json seal = object["sha256"];
   object.erase("sha256");
-  // The digest is over the serialized object, so it also detects a changed
-  // number or space.
+  // The digest is over the serialized object, to detect any changed character.
   ordered_json whole = object;
   whole["sha256"] = seal;
   if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A folder whose completeness can be verified. MANIFEST.json has the size and
-// SHA-256 of every file, including subfolders, and the writer's metadata as
-// `facts`.
+// SHA-256 of every file, including subfolders, and metadata (`facts`).
 //
 //   {"format": 1, "facts": {...},
 //    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
@@ -29,10 +28,9 @@ inline constexpr const char *kManifestFile = "MANIFEST.json";
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// Returns the facts of a folder, after checking every file against the
-/// manifest. Files that the manifest lacks are ignored: file systems and users
-/// leave some. Returns kNotFound without a manifest. kDataLoss names the
-/// missing or damaged file.
+/// Returns the facts of a folder, after checking all listed files. Other files
+/// are ignored: file systems and users leave some. Returns kNotFound without a
+/// manifest. kDataLoss names the missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
 /// Returns the facts of a folder without checking its files.
 StatusOr<nlohmann::ordered_json> readMetadata(const std::string &folder);

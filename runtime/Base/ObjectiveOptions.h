@@ -11,8 +11,7 @@
 
 namespace qlora {
 
-/// Returns the loss that a `loss_type` selects for an objective (rl); empty if
-/// the loss has no name.
+/// Returns the name of the loss that `lossType` selects for `rl`; may be empty.
 std::string lossOf(const std::string &rl, const std::string &lossType);
 
 /// Checks that the other options work with the objective (rl): its loss, its

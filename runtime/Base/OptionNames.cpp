@@ -103,8 +103,7 @@ std::string nearestName(std::string_view name,
     // One edit turns any one-letter alias into another; that is no useful hint.
     if (candidate.size() < 3)
       continue;
-    // A candidate with the same first word is a better hint than one with
-    // common letters.
+    // An equal first word is a better hint than common letters.
     const bool isBegun = candidate.starts_with(spelling + "_");
     size_t distance = isBegun ? 1 : editDistance(spelling, candidate);
     if (distance < best) {

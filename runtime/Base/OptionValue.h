@@ -37,8 +37,8 @@ bool isBoolText(std::string_view text);
 StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
                                  std::string_view option);
 
-/// "20GiB" -> 21474836480. Units: none or B, K, M, G, T with B (1000) or iB
-/// (1024) or alone (1024).
+/// "20GiB" -> 21474836480. Units: none or B; K, M, G, T alone (1024), with iB
+/// (1024) or with B (1000).
 StatusOr<int64_t> parseByteSize(std::string_view text);
 
 // YAML is read as JSON. Scalars stay text ("1e-5" and 1e-5 are the same), null

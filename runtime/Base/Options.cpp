@@ -24,8 +24,8 @@ namespace qlora {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Resolves the paths of an option's value in `folder`; returns values of other
-/// types unchanged.
+/// Resolves the paths of an option's value in `folder`; returns others
+/// unchanged.
 static StatusOr<json> resolvedValue(const OptionRow &row, json value,
                                     const std::string &folder) {
   if (row.type == OptionType::kPaths)

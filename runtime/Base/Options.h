@@ -53,8 +53,7 @@ public:
   /// Sets the defaults of `table`, which must outlive this object.
   explicit Options(std::span<const OptionRow> table = optionTable());
 
-  /// Applies a JSON object from recorded(). Other keys are kept for
-  /// recordedMetadata().
+  /// Applies JSON from recorded(). Keeps other keys for recordedMetadata().
   Status applyRecorded(std::string_view text);
 
   /// Applies a YAML file. Paths are relative according to their scope
@@ -67,9 +66,8 @@ public:
                       const std::string &path);
 
   /// Applies, in order, the settings whose row is in this table. If an option
-  /// repeats, the last setting wins, except that kPaths options collect all
-  /// paths. Two different input files for one kPath are an error, since only
-  /// one would be read.
+  /// repeats, the last setting wins, but kPaths options collect all paths. Two
+  /// different input files for one kPath are an error: one would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
 
   /// Checks for options that contradict each other.
@@ -98,8 +96,7 @@ public:
   bool isGiven(std::string_view name) const {
     return source(name) != Source::kDefault;
   }
-  /// Name of an option in errors: the YAML key if the value is from a YAML
-  /// file, else the flag.
+  /// Name of an option in errors: the YAML key if YAML set it, else the flag.
   std::string spelling(std::string_view name) const;
 
   /// Returns the options as a JSON object for train.so, with absolute paths,

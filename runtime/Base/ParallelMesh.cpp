@@ -107,8 +107,7 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
-/// Checks the axes of the FSDP group, which must have equal sizes. zero2
-/// includes zero1.
+/// Checks the FSDP group's axes, whose sizes must agree. zero2 includes zero1.
 static Status checkPieces(const ParallelMesh &mesh) {
   const Axis *first = nullptr;
   for (const Axis &axis : kAxes) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parses `--sweep learning_rate=1e-4,2e-4 lora_r=8,16`: one run for each
-// combination of values.
+// Parses `--sweep learning_rate=1e-4,2e-4 lora_r=8,16`: all combinations run.
 
 #ifndef QLORA_RUNTIME_BASE_SWEEPGRID_H
 #define QLORA_RUNTIME_BASE_SWEEPGRID_H

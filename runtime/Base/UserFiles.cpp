@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads, replaces and lists files, checks the file system, and deletes the
-// oldest files of a cache.
+// Reads, replaces and lists files; deletes the oldest files of a cache.
 
 #include "runtime/Base/UserFiles.h"
 
@@ -35,8 +34,8 @@ std::string userCacheFolder() {
 StatusOr<std::string> readWholeFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file sets the stream's fail bit, which is not an error. A folder
-  // sets the bad bit.
+  // An empty file sets the fail bit, which is no error. A folder sets the bad
+  // bit.
   if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
     return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
                          std::strerror(errno));

@@ -178,8 +178,7 @@ Status checkDataFiles(const Options &options, bool trains) {
   return Status::ok();
 }
 
-/// Returns the files with a token or rows file in place of each text file,
-/// which it tokenises.
+/// Returns the files, with the converted file in place of each text file.
 static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
                                      const std::vector<WeightedPath> &files,
                                      int64_t vocabSize, RankGroup &group) {
@@ -195,8 +194,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   return mix;
 }
 
-/// Whether rows of text are padded although the program could have token
-/// buckets.
+/// Whether rows of text are padded although token buckets were possible.
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
@@ -231,8 +229,7 @@ openDataFile(const DataRequest &request, const std::string &option,
   QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
   if (validation)
     *validation = std::move(parts.validation);
-  // Summing the tokens of a token file reads all of it, so only the rank that
-  // reports does this.
+  // The summary reads all of a token file, so only the reporting rank makes it.
   if (summary && request.note) {
     QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(mix, *parts.training));
   }

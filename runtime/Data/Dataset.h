@@ -38,8 +38,8 @@ struct DatasetRows {
   bool hasOneSegment = false; ///< as in MicroBatch, for all rows
 
   int64_t count() const;
-  /// Tokens of the longest of a row's sides. The next three functions return
-  /// sums over the sides.
+  /// Tokens of a row's longest side. The next three functions sum over the
+  /// sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
@@ -85,8 +85,7 @@ public:
     return labelsOf(rule->at(step, index, shape));
   }
   /// The maximum, over the ranks, of the labels in the k-th micro-batch of
-  /// `step`; nothing unless in lockstep. Every rank computes this without
-  /// communication.
+  /// `step`; nothing unless in lockstep. Computed without communication.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape) {
     return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
@@ -103,9 +102,8 @@ public:
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 
-  /// Mean labels per micro-batch of a step, over all ranks, without empty
-  /// micro-batches, which an epoch's last step may have. Slow: reads the layout
-  /// of every micro-batch.
+  /// Mean labels per micro-batch of a step, over all ranks, without the empty
+  /// micro-batches of an epoch's last step. Slow: reads every layout.
   double meanLabels(int64_t step, const StepShape &shape);
 
   /// Fraction of padding in the micro-batches of an epoch, or in its first
@@ -126,8 +124,7 @@ private:
   std::unique_ptr<Schedule> rule;
 };
 
-/// The files of one dataset, or of a training and a validation dataset that
-/// have no row in common.
+/// Files of one dataset, or of a training and a disjoint validation dataset.
 struct DataMix {
   std::vector<WeightedPath> files;
   std::vector<std::string> names = {}; ///< for errors; empty: the paths
@@ -147,8 +144,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 /// Counts rows whose every label is the argmax, which greedy decoding would
 /// reproduce. `correct`, [batch, length], is 1 if a token's target is the
-/// argmax. Each row is one segment. Mismatched answers and unlabelled rows do
-/// not count.
+/// argmax. Each row is a segment. Mismatched answers and unlabelled rows do not
+/// count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;

@@ -128,8 +128,7 @@ private:
   std::vector<int64_t> order;
 };
 
-/// The order `step packing`: sequences of token buckets. Without --packing,
-/// each unit is one row.
+/// The order `step packing`. Without --packing, each unit is one row.
 class StepPackingSchedule final : public PaddedSchedule {
 public:
   StepPackingSchedule(std::vector<Unit> units, const CompiledVariants &variants,
@@ -252,8 +251,7 @@ StepPackingSchedule::layout(std::span<const int64_t> unitNumbers) const {
   return {{1, bucketFor(tokens, variants.buckets)}, {std::move(line)}};
 }
 
-/// Returns the units of each micro-batch: those of the padded step,
-/// redistributed.
+/// Returns the units of a padded step, redistributed to micro-batches.
 const StepPlan &StepPackingSchedule::planOf(int64_t step,
                                             const StepShape &shape) {
   if (step == plannedStep && shape == plannedShape)
@@ -281,8 +279,7 @@ const StepPlan &StepPackingSchedule::planOf(int64_t step,
   return plan;
 }
 
-/// Packs rows into units, once, in file order, so that all epochs have the same
-/// number of steps.
+/// Packs rows once, in file order, so that all epochs have equally many steps.
 static std::vector<Unit> makeUnits(std::span<const int64_t> lengths,
                                    int64_t capacity, bool packs) {
   std::vector<int64_t> bins(lengths.size());

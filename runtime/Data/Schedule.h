@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Determines which rows share a micro-batch, from the lengths of rows alone.
-// The result is known before any token is read, and equal on every rank for the
-// same file and seed.
+// The result is equal on all ranks for the same file and seed.
 //
 // Micro-batch i of step s is number s K N + i of a pass, for K accumulated
 // micro-batches on each of N ranks; ranks with the same rows count as one.
@@ -17,8 +16,8 @@
 //                 sequence each (StepPacking.h)
 //
 // The last step of an epoch has the remaining rows. Missing rows and
-// micro-batches are padding without labels, which adds nothing to the mean loss
-// over labelled tokens.
+// micro-batches are padding without labels, which does not affect the mean
+// loss.
 //
 // In lockstep, ranks run the same entries at the same time. The k-th
 // micro-batches of all ranks have the shape of the largest; so do numbers i N
@@ -119,8 +118,7 @@ protected:
   virtual BatchLayout smallestAt(int64_t step, int64_t index,
                                  const StepShape &shape) = 0;
   virtual BatchLayout smallestInOrder(int64_t number) = 0;
-  /// Whether epochs end with a partial step, instead of restarting inside a
-  /// step.
+  /// Whether epochs end with a partial step; if not, a step may cross epochs.
   virtual bool endsEpochs() const { return true; }
 };
 

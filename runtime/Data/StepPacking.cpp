@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Assigns rows to micro-batches, and micro-batches to ranks, by longest
-// processing time first.
+// Longest processing time first: rows to micro-batches, micro-batches to ranks.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -140,8 +139,7 @@ StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// Assigns the same number of bins to each rank; `dearest` receives the highest
-/// cost of a rank.
+/// Assigns equally many bins to all ranks; `dearest` is a rank's highest cost.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return assignByIndex(std::move(bins), dearest);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Converts JSONL and other text to a rows file with qlora-data, and keeps that
-// in the user's cache. The file's name is a hash of everything that its rows
-// depend on (`qlora-data --print-key`). A repeated run starts at once, and a
-// changed data file gets another name. The cache is not in the output folder,
-// which users publish.
+// Converts JSONL and other text to a rows file with qlora-data, in the user's
+// cache. The file's name is a hash of everything that its rows depend on
+// (`qlora-data --print-key`), so a repeated run starts at once, and a changed
+// data file gets another name. The output folder has no cache, as users publish
+// it.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENCACHE_H
 #define QLORA_RUNTIME_DATA_TOKENCACHE_H
@@ -56,8 +56,7 @@ StatusOr<std::string> cachedRowsPath(const TokenRequest &request);
 
 /// Creates the rows file unless it exists and is undamaged. Several processes
 /// may do this at once. Returns qlora-data's errors (file:line: ...) unchanged.
-/// `progress` receives bytes of the data file. An error from `everySecond`
-/// stops qlora-data.
+/// `progress` receives bytes of the data file. `everySecond` can end the work.
 Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const ProgressListener &progress,
                       const WatchListener &everySecond = {});

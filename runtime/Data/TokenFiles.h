@@ -14,8 +14,7 @@
 
 namespace qlora {
 
-/// Whether the file is a Safetensors file, which is used directly. qlora-data
-/// converts all others.
+/// Whether the file is Safetensors, used directly; qlora-data converts others.
 bool isTokenData(const std::string &path);
 
 /// Whether any file has rows of different lengths: text, or a rows file of

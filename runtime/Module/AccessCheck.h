@@ -14,9 +14,8 @@
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
 // buffers may use the same bytes one after the other. If a buffer is read after
-// another buffer was written to its bytes, the two are in use at once, which is
-// an error. A loaded module has ranges without buffer numbers, so owners are
-// not checked there.
+// another buffer was written to its bytes, both are in use at once, an error. A
+// loaded module has ranges without buffer numbers, so it has no owners.
 
 #ifndef QLORA_RUNTIME_MODULE_ACCESSCHECK_H
 #define QLORA_RUNTIME_MODULE_ACCESSCHECK_H
@@ -44,9 +43,9 @@ struct RangeUse {
 class AccessCheck {
 public:
   /// Resets all state for a new entry with idle queues, after the runtime wrote
-  /// `inputs`. Reading activations, workspaces, results or other inputs before
-  /// writing them is an error. All other arenas hold data of the runtime or
-  /// earlier entries.
+  /// `inputs`. Other inputs, activations, workspaces and results must be
+  /// written before they are read. All other arenas hold data of the runtime or
+  /// other entries.
   void begin(uint32_t eventCount, std::span<const RangeUse> inputs);
 
   /// Checks the next command of `queue`, which reads before it writes.

@@ -64,8 +64,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   return Status::ok();
 }
 
-/// Checks the alignment of a workspace: GPU libraries place data at aligned
-/// offsets in it.
+/// Checks a workspace's alignment, which GPU libraries need.
 static Status checkWorkspace(const qlora_module &m,
                              const qlora_operand &operand) {
   if (m.target != QLORA_TARGET_CUDA)

@@ -25,8 +25,7 @@ class GroupSizes {
 public:
   using Axis = std::pair<qlora_group, int64_t>;
 
-  /// Makes a single mesh with these sizes of FSDP, TP, CP, PP and EP; all other
-  /// groups have size 1.
+  /// Makes a single mesh with sizes of FSDP, TP, CP, PP and EP; others are 1.
   constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
     sizes.fill(1);
     for (const auto &[group, ranks] : axes)

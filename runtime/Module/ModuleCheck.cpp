@@ -161,8 +161,7 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// The loop ends even for cyclic stages: checkStage fails unless stages are
-/// numbered consecutively.
+/// Ends even for cyclic stages: stage numbers must be consecutive.
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

@@ -100,8 +100,7 @@ public:
   /// Returns the parameter of a name in any stage, or nullptr. Its place in the
   /// arena is valid in its own stage only.
   const qlora_parameter *parameterOfModel(std::string_view name) const;
-  /// Returns the entry of a kind and shape (UPDATE: batch 0, length 0), or
-  /// nullptr.
+  /// Returns the entry of a kind and shape (UPDATE has 0, 0), or nullptr.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;
   /// Returns nullptr if the entry has no such input or result.
@@ -153,8 +152,7 @@ std::string_view entryKindName(unsigned kind);
 inline std::string cudaVersionText(unsigned version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
-/// Group of the ranks that shard tables and rows; step.shard is a rank's index
-/// in this group.
+/// Group of the ranks that shard tables and rows, indexed by step.shard.
 inline qlora_group shardGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
 }

@@ -263,8 +263,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Checks that the sort of rows by expert is for the program's number of
-/// expert-parallel ranks.
+/// Checks that rows are sorted for the program's expert-parallel ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);

@@ -63,7 +63,7 @@ LinkUse socketUse(unsigned kind, double bytes, int64_t ranks);
 /// Returns the demand of a collective (enum qlora_collective) whose larger
 /// operand has `bytes`. Its group has `ranks`, each `stride` ranks after the
 /// one before; a group of one needs nothing. GPUs have only the demand
-/// `serial`. For CPU ranks of one machine, `memory` takes turns with kernels
+/// `serial`; `memory`, for CPU ranks of one machine, takes turns with kernels
 /// (Timeline.h).
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
                         int64_t stride, const DeviceProfile &device);

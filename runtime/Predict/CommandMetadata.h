@@ -38,8 +38,8 @@ public:
       : module(module), device(device), rates(rates), ranks(ranks) {}
 
   /// Returns the description of a timed command. The LM head's work covers
-  /// labelled rows only, since other rows are skipped. All commands of UPDATE
-  /// belong to the optimizer.
+  /// labelled rows only, as kernels skip others. All commands of UPDATE are the
+  /// optimizer's.
   CommandMetadata of(const TimedCommand &timed);
 
 private:

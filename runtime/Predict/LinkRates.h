@@ -2,8 +2,7 @@
 
 // Measures the links between the ranks of a run for the cost model. It times
 // collectives of a few sizes, takes the median on the slowest rank, and fits
-// the two coefficients of each link. CollectiveCost.h defines how much each
-// collective uses a link.
+// the two coefficients of each link's cost (CollectiveCost.h).
 //
 // As in a step, one thread runs the collectives while another waits, on memory
 // that is in no core's own cache. Unlike in a step, ranks compute nothing, and

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of a run as tables: planned before step 1, and compared with
-// measurements at the end.
+// Tables of a run's memory: planned before step 1, and measured at the end.
 
 #ifndef QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
 #define QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
@@ -31,8 +30,7 @@ struct PlanRow {
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured);
 
-/// The memory of a rank. `module` and `device`, which loaded it, must outlive
-/// this.
+/// The memory of a rank. `module` and `device`, which loaded it, outlive this.
 class RunMemory {
 public:
   /// All arguments are in bytes. `processBytes`: this process before weights
@@ -59,8 +57,8 @@ public:
   uint64_t checkpointBuffer() const { return bufferBytes; }
 
   /// Formats the checkpoint buffer. If arenas are process memory, also the
-  /// process without them, their untouched bytes (no line if 0), and the
-  /// predicted peak.
+  /// process without them, their untouched bytes (if any), and the predicted
+  /// peak.
   std::string residentText() const;
   /// Formats planned and allocated bytes per arena and the process's peak, with
   /// their predictions if there are any.
@@ -74,8 +72,8 @@ private:
   uint64_t bufferBytes;
 };
 
-/// Formats the bytes per arena of one rank, in the ABI's order. Activations are
-/// split by purpose.
+/// Formats one rank's bytes per arena, in ABI order, and activations by
+/// purpose.
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 

@@ -66,8 +66,8 @@ struct StepPrediction {
   std::vector<PredictedCollective> collectives; ///< in order of first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
-  /// Rows of Kernels.def that are assumed to run, except walks over rows; in
-  /// the table's order.
+  /// Rows of Kernels.def that run, except walks over rows, in the table's
+  /// order.
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
@@ -95,8 +95,8 @@ PredictionRequest lowRequest(PredictionRequest request);
 
 /// Returns one prediction for each compiled length, ascending. Refuses a device
 /// of another kind than the module's target, and a launch without an enabled
-/// row. If the device does not give the ranks of a machine (RankLinks), all CPU
-/// ranks are on one.
+/// row. If the device lacks the ranks of a machine (RankLinks), all CPU ranks
+/// share one.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 

@@ -13,8 +13,7 @@
 // need neither arithmetic nor bandwidth. Collectives of CPU ranks that have a
 // demand for memory take turns with kernels, since they copy on the same cores.
 //
-// Stages of a pipeline have a common clock: a transfer begins when both stages
-// have reached it.
+// Stages of a pipeline share a clock: a transfer waits for both stages.
 
 #ifndef QLORA_RUNTIME_PREDICT_TIMELINE_H
 #define QLORA_RUNTIME_PREDICT_TIMELINE_H

@@ -84,8 +84,7 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
-    // Keep a descriptor free, for example for rank 0's own listener in the
-    // ring.
+    // Keep a descriptor free, such as for rank 0's own listener in the ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(spare.isOpen() ? accept4(listening.get(), nullptr,
                                                    nullptr, SOCK_CLOEXEC)

@@ -33,8 +33,8 @@ struct Heartbeat::Header {
   uint8_t isLoss = 0;
   uint16_t bytes = 0; ///< length of the text that follows
   int32_t rank = 0;   ///< rank of the cause
-  /// For a beat: the sender's collective. For a cause: milliseconds since the
-  /// sender's first cause.
+  /// A beat: the sender's collective. A cause: ms since the sender's first
+  /// cause.
   uint64_t number = 0;
 };
 
@@ -123,8 +123,7 @@ bool Heartbeat::hasCause() const {
 // Messages
 // ----------------------------------------------------------------------
 
-/// Drops the message if the socket's buffer is full: a neighbour that does not
-/// read will soon be lost.
+/// Drops the message if the buffer is full: such a neighbour is soon lost.
 void Heartbeat::send(int side, Header header, const std::string &text) {
   if (!sides[side].isOpen)
     return;
@@ -252,8 +251,7 @@ void Heartbeat::watch() {
         std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     poll(events, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
     std::lock_guard lock(mutex);
-    // After this rank's goodbye, a neighbour may end without sending a goodbye.
-    // That end is not a loss.
+    // After this rank's goodbye, a neighbour's end without goodbye is no loss.
     if (isStopping)
       return;
     for (int side : {0, 1})

@@ -276,8 +276,7 @@ void RendezvousServer::failForMissing(size_t number) {
   const Exchange &current = exchanges[number];
   const std::string ranks = missingText(current);
   if (!loop.shortage().empty()) {
-    // The missing ranks are in the accept queue, and get this error when
-    // accepted.
+    // Missing ranks in the accept queue get this error when they are accepted.
     fail(fmt::format("rank 0 at {} cannot accept rank {}: {}", terms.place,
                      ranks, loop.shortage()));
     return;

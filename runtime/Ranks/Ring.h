@@ -74,9 +74,8 @@ public:
   /// Sends a few bytes to the previous rank and returns those of the next rank.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
 
-  /// Connects both neighbours; blocks until that is done. All members call it.
-  /// This rank listens on the interface with `address`. `timeout` is for later
-  /// calls, see exchange().
+  /// Connects both neighbours and blocks meanwhile. All members call it. This
+  /// rank listens on the interface with `address`. `timeout`: see exchange().
   static StatusOr<std::unique_ptr<Ring>>
   connect(const std::string &address, const TellNext &tellNext,
           std::string_view secret, const Members &members,
@@ -106,8 +105,8 @@ public:
 
   /// Sends a message to one neighbour and receives one from a neighbour at the
   /// same time; null: no message. kAborted if a neighbour has ended, or if no
-  /// byte has moved for the timeout. The connections are then closed, so that
-  /// the other ranks notice.
+  /// byte has moved for the timeout; then closes the connections, which other
+  /// ranks notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
   /// Returns kAborted if this or a bound ring lost a neighbour. Does not block.

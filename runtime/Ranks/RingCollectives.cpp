@@ -140,8 +140,7 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// All-gathers in shared memory. Shards have equal sizes, so all ranks run the
-/// same number of rounds.
+/// All-gathers in shared memory. Shards are equal, so all run as many rounds.
 Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);
@@ -199,8 +198,8 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
 }
 
 Status RingCollectives::run(const CollectiveCall &call) {
-  // Calls between two ranks are not counted: the first pipeline stage has fewer
-  // of them than the second.
+  // Calls of two ranks are not counted: the first stage has fewer than the
+  // second.
   const bool isOfTwo =
       call.kind == QLORA_COLLECTIVE_SEND || call.kind == QLORA_COLLECTIVE_RECV;
   if (isOfTwo)

@@ -50,8 +50,7 @@ public:
   void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
   /// See Ring::heartbeat.
   Heartbeat *heartbeat() { return ring->heartbeat(); }
-  /// Uses shared memory for later sums and all-gathers, on all ranks or on
-  /// none.
+  /// Uses shared memory for later sums and all-gathers; on all ranks or none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }
 
   int rank() const override { return ring->rank(); }

@@ -17,8 +17,8 @@
 //
 // Rounds alternate between two sets of slots. Before a rank writes a set again,
 // it has met all ranks in a barrier after they read that set two rounds
-// earlier. The caller provides the barrier. It must order memory, as a message
-// through the kernel does.
+// earlier. The caller's barrier must order memory, as a message through the
+// kernel does.
 
 #ifndef QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
 #define QLORA_RUNTIME_RANKS_SHAREDWINDOW_H

@@ -28,8 +28,7 @@ bool isOver(int error);
 /// free port, see portOf(). kResourceExhausted: another program has the port.
 StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
 
-/// Connects, and retries until `timeout` has passed, because the other side may
-/// not have started yet.
+/// Connects. Retries until `timeout`, as the other side may start later.
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
                                    std::chrono::milliseconds timeout);
 

@@ -77,8 +77,7 @@ static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
 }
 
-/// Makes an item that concatenates A and A_0 by rows, or B and -B_0 by columns.
-/// `start`: A_0 or -B_0.
+/// Concatenates A and A_0 by rows, or B and -B_0 (`start`) by columns.
 static void putBeside(std::span<const float> start,
                       const qlora_parameter &parameter, SafetensorsItem &item) {
   const bool isB = std::string_view(parameter.name).ends_with(".lora_B.weight");

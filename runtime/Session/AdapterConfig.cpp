@@ -22,8 +22,7 @@ using nlohmann::ordered_json;
 /// The version of PEFT whose adapter_config.json we write.
 static constexpr const char *kPeftVersion = "0.19.0";
 
-/// Returns whether a module is an experts module that `target_parameters` name,
-/// as PEFT wraps it.
+/// Returns whether PEFT would wrap an experts module for `target_parameters`.
 static bool hasTargetParameters(std::string_view module,
                                 const Options &options) {
   static constexpr std::string_view kWrapped = ".base_layer";
@@ -79,8 +78,7 @@ static ordered_json shortNumber(double value) {
   return value;
 }
 
-/// Returns null for an empty list, which PEFT writes for a list that is not
-/// set.
+/// Returns null for an empty list: PEFT's value for a list that is not set.
 static ordered_json orNull(const ordered_json &list) {
   return list.empty() ? ordered_json(nullptr) : list;
 }
@@ -269,8 +267,7 @@ static bool canOverlap(const ordered_json &patterns) {
 }
 
 /// Compares two maps of patterns. PEFT sorts patterns when it saves an adapter.
-/// Their order matters only if two patterns can match the same module, where
-/// the first one applies.
+/// Their order matters only if a module matches several: the first one applies.
 static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
   if (theirs == ours || !theirs.is_object() || canOverlap(ours))
     return theirs == ours;
@@ -306,8 +303,7 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // An object with one module counts as its value; the tensor's name has the
-    // key.
+    // An object with one module counts as its value; tensor names have the key.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

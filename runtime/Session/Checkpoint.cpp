@@ -208,8 +208,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Renames to the final name. That name is free, since every run frees names
-/// when it starts.
+/// Renames to the final name, which is free: every run starts by freeing names.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",

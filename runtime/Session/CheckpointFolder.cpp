@@ -54,8 +54,8 @@ static std::vector<std::string> entriesOf(const std::string &output,
   return entries;
 }
 
-/// Returns the name checkpoint-N if `entry` is that name followed by `end`;
-/// else an empty string.
+/// Returns the checkpoint-N that is `entry` without `end`; else an empty
+/// string.
 static std::string withoutEnd(const std::string &entry, std::string_view end) {
   if (!entry.ends_with(end))
     return "";
@@ -111,8 +111,7 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // Do this first: if the process is killed here, 'latest' refuses the
-  // checkpoints that remain.
+  // This is first: if killed here, 'latest' refuses the remaining checkpoints.
   if (id.empty())
     fs::remove(file, error);
   else

@@ -53,8 +53,7 @@ nlohmann::json modelMetadata(const Options &options) {
   return facts;
 }
 
-/// Hashes the first bytes of every tensor, which differ between a model and a
-/// further trained copy.
+/// Hashes the first bytes of every tensor, which further training changes.
 static Status addSample(const std::string &folder, ContentHash &hash) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   constexpr uint64_t kSample = 4096;

@@ -53,8 +53,7 @@ startMetadata(const Options &options, const nlohmann::ordered_json *before);
 bool decidesPlanAlone(std::string_view option);
 
 /// Checks whether a run with facts `own` can resume from a checkpoint with
-/// facts `before`. Errors call the checkpoint `checkpoint`. Appends notes for
-/// the user to `remarks`.
+/// facts `before`, called `checkpoint` in errors. Appends notes to `remarks`.
 Status compareMetadata(const std::string &checkpoint,
                        const nlohmann::ordered_json &before,
                        const nlohmann::ordered_json &own,

@@ -44,8 +44,7 @@ struct AdapterDropout {
 StatusOr<std::vector<AdapterDropout>>
 recordedDropout(const LoadedModule &module, const Options &options);
 
-/// Writes the mask [rows, columns] of one micro-batch; 1 means kept. `mask` has
-/// rows * columns bytes.
+/// Writes the mask [rows, columns] of one micro-batch, in bytes; 1: kept.
 void drawMask(const AdapterDropout &dropout, uint64_t seed, uint64_t microBatch,
               int64_t rows, std::span<uint8_t> mask);
 

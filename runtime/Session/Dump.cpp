@@ -33,8 +33,7 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a training step. Fix: --max-steps 1");
-  // Ranks that shard the base, sequences or layers must all take part in
-  // gathering them.
+  // Ranks that shard the base, sequences or layers gather them together.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
   Dump dump(path, run.group.rank() == 0);
@@ -44,8 +43,7 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
   return std::optional(std::move(dump));
 }
 
-/// Returns the count by which the step's sums are divided. It is at the same
-/// offset in every entry.
+/// Returns the divisor of the step's sums, at one offset in all entries.
 static StatusOr<float> countOf(const Run &run) {
   float count = 0;
   for (const qlora_entry &entry : run.module.entries()) {

@@ -21,8 +21,7 @@
 //                         only .dequantized if the weight is a tp or ep shard
 //
 // Step 1 is the first step with a labelled token. dropout.* exist only if the
-// adapters have dropout (DropoutMasks.h). logits come from evaluation, which
-// has no dropout.
+// adapters have dropout (DropoutMasks.h). Logits are computed without dropout.
 //
 // Everything is held in memory, so it is for small models.
 
@@ -41,8 +40,8 @@
 
 namespace qlora {
 
-/// Owned by rank 0; other ranks contribute if the base or the trainable
-/// parameters are sharded.
+/// Owned by rank 0; others contribute if base or trained parameters are
+/// sharded.
 class Dump {
 public:
   /// Takes the logits and weights before step 1. Returns nothing if `path` is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// --reproducible-reductions: gradient sums whose bits do not depend on the
-// number of ranks.
+// --reproducible-reductions: the same bits of gradients for any number of
+// ranks.
 //
 // A step has G = K N micro-batches; micro-batch k N + r is the k-th of rank r.
 // The sum is a tree over G. For a residue class c modulo m with n members,
@@ -16,8 +16,7 @@
 // pending at a time.
 //
 // The cost is the order, and that no gradient is sent before the last
-// micro-batch has ended. Pending sums are in host memory, at most
-// pendingBytes().
+// micro-batch has ended. Pending sums need host memory, at most pendingBytes().
 
 #ifndef QLORA_RUNTIME_SESSION_GRADIENTTREE_H
 #define QLORA_RUNTIME_SESSION_GRADIENTTREE_H

@@ -3,9 +3,8 @@
 // Checks that all ranks were started with the same arguments. Each rank
 // computes separately, from the program, the options and the data, how many
 // labels the others have, which command is captured and when a step is timed.
-// If the ranks' results differed, they would wait for each other forever. Paths
-// may differ between machines, and so may the programs' memory plans
-// (ProgramForm.h).
+// If results differed, ranks would wait for each other forever. Paths and
+// memory plans (ProgramForm.h) may differ.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H
 #define QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H

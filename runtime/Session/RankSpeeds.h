@@ -8,8 +8,7 @@
 //                         (Kernels/KnownGpus.cpp); if one is unknown, and on
 //                         CPUs, all speeds are equal
 //
-// Applies only to ranks that meet once per step: ranks that shard a model run
-// the same micro-batches.
+// Only for ranks that meet once per step: others run the same micro-batches.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKSPEEDS_H
 #define QLORA_RUNTIME_SESSION_RANKSPEEDS_H
@@ -27,8 +26,8 @@ namespace qlora {
 Status checkRankSpeeds(const Options &options, const LoadedModule &module,
                        int64_t ranks);
 
-/// Returns the option's speed of each rank; empty if all are equal or the
-/// option is not set.
+/// Returns the option's speed of each rank; empty if all are equal or not
+/// given.
 std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
 /// Returns the text that a rank sends about its GPU (Device::hardware): its

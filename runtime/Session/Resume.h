@@ -9,7 +9,7 @@
 //                  so that a supervisor can always pass the option
 //
 // A run that resumes from a checkpoint in --output-dir continues the run that
-// wrote it, which must own the folder. A checkpoint elsewhere starts a new run
+// wrote it, the folder's owner. Elsewhere, a new run starts
 // (CheckpointFolder.h).
 //
 // Rank 0 reads checkpoints from its disk and sends data to the other ranks.
@@ -45,7 +45,7 @@ struct ResumePoint {
   std::string gemmTable;
 };
 
-/// Returns whether the options resume from --output-dir, so it may have
+/// Returns whether the options resume from --output-dir, which may have
 /// content.
 bool resumesInto(const Options &options);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs one rank of a training, from train.so and the user's options to an
-// adapter, in this order:
+// Runs one rank of a training, from train.so and options to an adapter:
 //
 //   load and check the module, resolve the options (Options.h)
 //   meet the other ranks (RankGroup.h)

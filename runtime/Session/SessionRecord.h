@@ -31,8 +31,7 @@ inline constexpr const char *kSessionsFolder = "sessions";
 /// Used on rank 0. Returns errors of its files; the run continues.
 class SessionRecord {
 public:
-  /// Call it when metrics.jsonl exists. `facts`: those of this run's
-  /// checkpoints.
+  /// Call it when metrics.jsonl exists. `facts`: as for this run's checkpoints.
   Status begin(const Run &run, const nlohmann::ordered_json &facts);
   /// Call after the last line of metrics.jsonl.
   Status end();

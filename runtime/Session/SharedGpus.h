@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `--ranks-per-gpu N`: N consecutive ranks of a machine share a GPU, so that
-// layouts can be tested with real NCCL on fewer GPUs than ranks. Rank r of a
-// machine uses GPU r / N.
+// `--ranks-per-gpu N`: N consecutive ranks of a machine share a GPU, to test
+// layouts with real NCCL on few GPUs. Rank r of a machine uses GPU r / N.
 //
 // Only the rank's GPU changes. In addition:
 //

@@ -90,8 +90,7 @@ Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
   return Status::ok();
 }
 
-/// Accumulates with a GradientTree. Ranks communicate after their
-/// micro-batches.
+/// Accumulates with a GradientTree. Ranks meet after their micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
   const MicroBatchAssignment deal = run.assignmentOf(own.step);

@@ -2,9 +2,8 @@
 
 // The training loop. The host submits complete steps and reads the results of
 // earlier ones (Device::lead), so that an asynchronous device always has work.
-// Everything that the host needs to decide about a step, such as its number of
-// labels, is known before the step runs.
-// counted in the data.
+// The host knows all that decides about a step beforehand: it counts the data's
+// labels.
 
 #include "runtime/Session/Training.h"
 

@@ -18,8 +18,8 @@
 
 namespace qlora {
 
-/// Time between two updates of a bar, and between two lines. Work that ends
-/// earlier shows neither.
+/// Time between updates of a bar, and between lines. Shorter work shows
+/// neither.
 static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
 static constexpr auto kBetweenLines = std::chrono::seconds(10);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Writes the metrics of a run: metrics.jsonl in the output folder, with Hugging
-// Face's key names and all digits, and lines on the terminal. Only rank 0 has
-// an object of this class.
+// Face's key names and all digits, and terminal lines. Only rank 0 has a
+// Metrics.
 //
 // metrics.jsonl has one JSON object per line:
 //
@@ -52,8 +52,8 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 class Metrics {
 public:
   /// `out` and `errors` must outlive this object. `name` is empty, or the name
-  /// of a run that writes to them alongside others. It precedes each line, or
-  /// is "run" in JSON.
+  /// of one of several runs with these outputs; it precedes lines, and is "run"
+  /// in JSON.
   Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 

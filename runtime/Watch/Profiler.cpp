@@ -198,8 +198,7 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
   }
 }
 
-/// Sends the profile of `rank` to all ranks, which must all call it. `own`: the
-/// profile of this rank.
+/// Sends the profile of `rank`, its `own`, to all ranks, which all call this.
 static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
                                    const RankProfile &own) {
   RankProfile none;

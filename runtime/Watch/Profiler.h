@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // `--profile trace.json`: times every command of every rank for a few steps.
-// All ranks have a Profiler. Rank 0 writes one file, with a process for each
-// rank and these tracks:
+// All ranks have a Profiler. Rank 0 writes one file, with tracks for each rank:
 //
 //   host            HostWork, nested in its steps
 //   compute, communication, copy
@@ -84,8 +83,7 @@ struct ProfileRow {
   double boundSeconds = 0; ///< 0: not known
 };
 
-/// Origin of the profile's rates. A run can be several times faster than
-/// assumed rates predict.
+/// Origin of the profile's rates. A run may be much faster than assumed rates.
 enum class RatesOrigin {
   kTargetDefault, ///< the target's default: not comparable
   kAssumed,       ///< rates of a known GPU, or from another machine
@@ -158,8 +156,7 @@ public:
   void nameProcess(int process, std::string_view name);
   void nameTrack(int process, int track, std::string_view name);
   void add(const TraceSlice &slice);
-  /// Completes the file and moves it to its path. Returns the first write
-  /// error.
+  /// Completes the file and moves it to its path. Returns the first error.
   Status commit(const nlohmann::ordered_json &otherData);
 
 private:
@@ -178,8 +175,7 @@ private:
 // The recorder
 //===----------------------------------------------------------------------===//
 
-/// The options of a profile. `warmup` and `active` are as in
-/// torch.profiler.schedule.
+/// Options of a profile. `warmup` and `active`: as in torch.profiler.schedule.
 struct ProfileRequest {
   std::string path;   ///< trace file; empty: no profile
   int64_t warmup = 0; ///< steps before the profile

@@ -72,8 +72,7 @@ struct StepTotals {
   bool hasDiverged = false; ///< a warning was given
 };
 
-/// Converts the window state of a checkpoint by an earlier version, which had
-/// fewer sums, as "pairs".
+/// Converts the window state of an earlier version: fewer sums, as "pairs".
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
 /// The run to log; all of it must outlive the log.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds a rank that all others wait for: one whose step time without waits is
-// well above the median.
+// Finds a rank that others wait for: its step time is well above the median.
 
 #ifndef QLORA_RUNTIME_WATCH_STRAGGLERS_H
 #define QLORA_RUNTIME_WATCH_STRAGGLERS_H

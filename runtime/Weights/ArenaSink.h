@@ -36,8 +36,7 @@ public:
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
   /// Writes the range of the last map() to the arena.
   virtual Status commit() = 0;
-  /// Quantises a weight and writes it to the arena. Runs on the host unless the
-  /// subclass overrides it.
+  /// Quantises a weight into the arena, on the host unless overridden.
   virtual Status quantize(const UnquantizedWeight &weight);
   /// Returns at least `count` bytes of process memory, as a buffer for file
   /// data. Valid until the next call.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Floating-point weights in the files of a model: one tensor, or several that
-// form one parameter.
+// Floating-point weights in a model's files: one tensor, or several as one.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H

@@ -54,8 +54,8 @@ static Status quantizeWeight(const StackedFileWeight &weight,
 }
 
 /// Copies the tensors of a weight with `parts` one after the other: codes,
-/// scales and zero points of complete blocks. The format's tables are copied
-/// from the first tensor.
+/// scales and zero points of complete blocks. The first tensor gives the
+/// tables.
 static Status copyStacked(const ModelFiles &model,
                           const qlora_parameter &parameter,
                           const StoredLayout &layout, uint8_t *out) {

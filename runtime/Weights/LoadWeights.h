@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Fills the arenas of a device from the files of a model and, optionally, of an
-// adapter to start from.
+// Fills a device's arenas from a model's files and, if given, an adapter's.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
 #define QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
@@ -52,14 +51,12 @@ struct LoadedWeights {
   uint64_t processBytes = 0;
   /// Factors to write the adapter as a plain LoRA of the model, or empty.
   LoraInitFactors factors = {};
-  /// A tensor of the starting adapter that does not have the name
-  /// trainedName().
+  /// A tensor of the starting adapter whose name is not trainedName().
   std::optional<RenamedTensor> renamed = {};
 };
 
-/// Loads the module into `device`, which allocates every arena, and fills the
-/// arenas. All ranks must call it. Installs the stop signal handlers
-/// (StopSignal.h).
+/// Loads the module into `device`, which allocates every arena, and fills them.
+/// All ranks must call it. Installs the stop signal handlers (StopSignal.h).
 StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
                                     Device &device);
 

@@ -3,9 +3,9 @@
 // Factors of a matrix W, from Eigen on the host: W is about scale * B A.
 //
 // Singular vectors are unique up to their signs and the order of equal values,
-// so compare B A with other implementations. Signs do not affect training: if a
-// row of A and the column of B have the opposite sign, so do their gradients
-// and AdamW's updates.
+// so compare B A with other implementations. Signs do not affect training:
+// opposite signs in a row of A and the column of B also negate their gradients
+// and updates.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOWRANK_H
 #define QLORA_RUNTIME_WEIGHTS_LOWRANK_H
@@ -35,8 +35,7 @@ struct LowRank {
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 
 /// Approximates largestFactors() by subspace iteration (Halko et al., 2011,
-/// algorithm 4.4) from `start`, [columns, rank], without oversampling, like
-/// torch.svd_lowrank.
+/// algorithm 4.4) from `start`, [columns, rank], like torch.svd_lowrank.
 LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
                            int64_t iterations, std::span<const float> start);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds the weight of the model that a parameter names, and copies or converts
-// it into an arena.
+// Finds a parameter's weight in the model, and copies it into an arena.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERWEIGHT_H

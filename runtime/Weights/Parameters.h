@@ -61,8 +61,7 @@ struct RenamedTensor {
                       const std::string &model) const;
 };
 
-/// Returns an adapter's first renamed tensor. fillTrainable() reads all of
-/// them.
+/// Returns an adapter's first renamed tensor. fillTrainable() reads all.
 std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
                                          const SafetensorsFile &adapter);
 
@@ -74,9 +73,8 @@ Status checkAdapterTensors(const LoadedModule &module,
 /// The sources of parameters. The pointers must outlive the calls.
 struct ParameterSources {
   const ModelFiles *model = nullptr; ///< null: no parameter may need a file
-  /// adapter_model.safetensors to start from, or null. It must have every
-  /// ADAPTER parameter, under its name or one that findRenamed() accepts, and
-  /// no other tensor.
+  /// adapter_model.safetensors to start from, or null. It must have exactly the
+  /// ADAPTER parameters, under their names or names that findRenamed() accepts.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< for random inits; the same on all ranks
   const LoraInitFactors *factors = nullptr; ///< null: none are needed

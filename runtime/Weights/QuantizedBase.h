@@ -65,9 +65,9 @@ uint32_t holdersOf(const LoadedModule &module);
 StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
-/// Returns kUnavailable, with the reason, if a model file was written too
-/// recently for its identity to be reliable (FileDescriptor.h). Call it before
-/// the weights are read.
+/// Returns kUnavailable if a model file was written too recently for its
+/// identity to be reliable (FileDescriptor.h). Call it before the weights are
+/// read.
 Status checkSettled(const ModelFiles &model);
 
 /// Returns kUnavailable if a file has changed since it was opened. Call it

@@ -13,8 +13,7 @@
 //                 checksum u64 of the head and the checksums
 //
 // The trailer is written last, so an unfinished file has none. Integers have
-// the byte order of the machine; a file of another byte order fails the check
-// of its version.
+// the machine's byte order; on other machines the check of the version fails.
 //
 // The checksum is XXH3, as fast as memory. It detects damage, not tampering.
 

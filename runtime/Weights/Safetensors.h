@@ -8,9 +8,8 @@
 //
 // open() reads and checks only the header. Data is read and never mapped, so a
 // truncated file or a failing disk is an error with a name, not a SIGBUS.
-// Everything that the reference implementation refuses is refused here. So a
-// tensor always lies inside the file and has exactly the bytes that its shape
-// and dtype require.
+// Everything that the reference implementation refuses is refused here, so a
+// tensor always has exactly the bytes of its shape and dtype, inside the file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H

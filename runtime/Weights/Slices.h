@@ -89,15 +89,13 @@ constexpr bool dividesRowScales(const SlicedFormat &format,
 }
 
 /// Returns the elements of a shard that share a scale: qlora_parameter::block.
-/// Here and in doubleQuantOfSlice(), the format is the quantised one, also for
-/// a "resident" weight.
+/// For a "resident" weight, `format` is the quantised format.
 constexpr int64_t blockOfSlice(const SlicedFormat &format,
                                const SlicedDimension &of) {
   return dividesRowScales(format, of) ? format.block / of.slices : format.block;
 }
 
-/// Returns qlora_parameter::double_quant of a shard, whose layout has double
-/// quantisation if it is 1.
+/// Returns qlora_parameter::double_quant of a shard (1: double quantisation).
 constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   const StoredFormat *stored = storedFormat(format.dtype);
   if (!stored || !format.doubleQuant)

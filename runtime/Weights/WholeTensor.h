@@ -52,8 +52,7 @@ private:
   };
   ShardView pieceFor(uint64_t rank) const;
   ShardView sliceFor(uint64_t rank) const;
-  /// Adds the elements of a shard to `cut`. The elements of the complete tensor
-  /// start at `from`.
+  /// Adds a shard's elements to `cut`; the tensor's elements begin at `from`.
   void addElements(ShardView &cut, int64_t at, const uint8_t *from, Unit unit,
                    uint64_t rank) const;
   void addScales(ShardView &cut, const StoredLayout &to, uint64_t rank) const;

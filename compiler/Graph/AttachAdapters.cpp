@@ -183,13 +183,6 @@ LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
   return branch;
 }
 
-static RankedTensorType withWidth(Value value, int64_t width) {
-  auto type = cast<RankedTensorType>(value.getType());
-  SmallVector<int64_t> shape(type.getShape());
-  shape.back() = width;
-  return type.clone(shape);
-}
-
 /// Adds an adapter to a matmul. A and B are [out, in], whatever W's layout.
 void AttachAdaptersPass::attach(WeightedMatmul product,
                                 DenseMap<Value, Value> &dropped) {
@@ -204,8 +197,8 @@ void AttachAdaptersPass::attach(WeightedMatmul product,
                     {r, product.getInWidth()}, initA);
   if (dropout != 0)
     recordDropout(weightA, x.getDefiningOp<DropoutOp>());
-  auto xa = LinearOp::create(builder, loc, withWidth(y, r), x, weightA, Value(),
-                             llvm::APFloat(1.0), StringAttr());
+  auto xa = LinearOp::create(builder, loc, withColumns(y, r), x, weightA,
+                             Value(), llvm::APFloat(1.0), StringAttr());
   LinearOp branch =
       addBranch(builder, y, xa, module, module + ".lora_B.weight", initB);
   if (bias)
@@ -227,9 +220,9 @@ void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   WeightOp weightA = adapterWeight(
       getOperation(), builder, loc, module + ".lora_embedding_A",
       {r, embedding.getVocabulary()}, startsAtBase ? "zero" : "normal");
-  auto xa = EmbeddingOp::create(builder, loc, withWidth(y, r),
-                                embedding.getIds(), weightA,
-                                embedding.getPadding(), WeightLayout::OutIn);
+  auto xa =
+      EmbeddingOp::create(builder, loc, withColumns(y, r), embedding.getIds(),
+                          weightA, embedding.getPadding(), WeightLayout::OutIn);
   addBranch(builder, y, xa, module, module + ".lora_embedding_B", "normal");
 }
 

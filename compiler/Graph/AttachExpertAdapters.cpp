@@ -118,8 +118,6 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
   double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
   int64_t groups = product.getGroups();
   RankedTensorType type = tensorOf(y);
-  SmallVector<int64_t> narrow(type.getShape());
-  narrow.back() = r;
   Location loc = product.getLoc();
   OpBuilder builder(product->getContext());
   builder.setInsertionPointAfter(product);
@@ -127,7 +125,7 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
       adapterWeight(getOperation(), builder, loc, adapter + ".lora_A.weight",
                     {r * groups, product.getInWidth()}, initA);
   auto xa = GroupedLinearOp::create(
-      builder, loc, type.clone(narrow), product.getX(), weightA, offsets,
+      builder, loc, withColumns(y, r), product.getX(), weightA, offsets,
       Value(), llvm::APFloat(1.0), StringAttr(), WeightLayout::OutIn,
       /*groups_last=*/false);
   Value weightB =

@@ -114,10 +114,8 @@ AttachTokensPass::attachToEmbedding(EmbeddingOp embedding) {
 LogicalResult AttachTokensPass::attachToProduct(WeightedMatmul product,
                                                 Rows rows) {
   OpBuilder b(product);
-  SmallVector<int64_t> shape(tensorOf(product.getX()).getShape());
-  shape.back() = static_cast<int64_t>(tokens.size());
   auto columns = LinearOp::create(
-      b, product.getLoc(), tensorOf(product.getX()).clone(shape),
+      b, product.getLoc(), withColumns(product.getX(), tokens.size()),
       product.getX(), rows.trained, Value(), llvm::APFloat(1.0), StringAttr());
   copyStage(product, columns);
   if (product.replaceOutputs(columns, rows.list))

@@ -86,9 +86,8 @@ static RankedTensorType codesOf(RankedTensorType type) {
 }
 
 static RankedTensorType scalesOf(RankedTensorType type) {
-  SmallVector<int64_t> shape(type.getShape());
-  shape.back() = 1;
-  return RankedTensorType::get(shape, Float32Type::get(type.getContext()));
+  return withLength(type, type.getRank() - 1, 1)
+      .clone(Float32Type::get(type.getContext()));
 }
 
 static int64_t bytesOfEncoded(RankedTensorType type) {

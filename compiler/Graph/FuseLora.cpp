@@ -117,11 +117,10 @@ static void replaceSiblings(const Siblings &siblings, StringRef name,
   WeightedMatmul first = siblings.front();
   OpBuilder builder(first);
   Location loc = first.getLoc();
-  auto narrow = cast<RankedTensorType>(first.getProduct().getType());
-  SmallVector<int64_t> shape(narrow.getShape());
-  shape.back() = weightType.getDimSize(0);
   Value weight = WeightOp::create(builder, loc, weightType, name);
-  WeightedMatmul whole = first.cloneWith(builder, weight, narrow.clone(shape));
+  WeightedMatmul whole = first.cloneWith(
+      builder, weight,
+      withColumns(first.getProduct(), weightType.getDimSize(0)));
   SmallVector<Type> types =
       llvm::map_to_vector(siblings, [](WeightedMatmul op) -> Type {
         return op.getProduct().getType();

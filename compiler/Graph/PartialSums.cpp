@@ -29,13 +29,6 @@ void PartialSums::sumOperands(Operation *op, unsigned first) {
       operand.set(sumOf(operand.get()));
 }
 
-RankedTensorType qlora::withLength(RankedTensorType type, unsigned dimension,
-                                   int64_t length) {
-  SmallVector<int64_t> shape(type.getShape());
-  shape[dimension] = length;
-  return type.clone(shape);
-}
-
 WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, PartAttr part) {
   auto used = cast<WeightOp>(b.clone(*weight));
   used.setPartAttr(part);
@@ -58,8 +51,6 @@ static SlicedDimension dimensionOf(RankedTensorType type,
 /// Returns the type of a rank's shard of a tensor, quantized or not.
 static RankedTensorType sliceOf(RankedTensorType whole,
                                 const ShardedWeight &how, int64_t ranks) {
-  SmallVector<int64_t> shape(whole.getShape());
-  shape[how.dimension] /= ranks;
   Type element = whole.getElementType();
   const SlicedFormat format = formatOf(whole);
   if (isa<QuantizedType>(element))
@@ -67,7 +58,8 @@ static RankedTensorType sliceOf(RankedTensorType whole,
         whole.getContext(), format.dtype,
         blockOfSlice(format, dimensionOf(whole, how, ranks)),
         doubleQuantOfSlice(format) == 1);
-  return RankedTensorType::get(shape, element);
+  const int64_t length = whole.getDimSize(how.dimension) / ranks;
+  return withLength(whole, how.dimension, length).clone(element);
 }
 
 void qlora::sliceParameter(ParameterOp parameter, const ShardedWeight &how,

@@ -33,10 +33,6 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> summed;
 };
 
-/// Returns the type with another length in one dimension.
-mlir::RankedTensorType withLength(mlir::RankedTensorType type,
-                                  unsigned dimension, int64_t length);
-
 /// Lengths of consecutive column ranges, each of which is sharded separately.
 using Segments = llvm::SmallVector<int64_t>;
 

@@ -106,9 +106,7 @@ bool SequenceSharding::isOfSequences(Value value) const {
 void SequenceSharding::share(Value value) {
   if (!isOfSequences(value))
     return;
-  SmallVector<int64_t> shape(tensorOf(value).getShape());
-  shape[1] = exchange.ownLength();
-  value.setType(tensorOf(value).clone(shape));
+  value.setType(withLength(tensorOf(value), 1, exchange.ownLength()));
   shared.insert(value);
 }
 

@@ -96,10 +96,6 @@ private:
 
 } // namespace
 
-static RankedTensorType withLines(Value value, int64_t lines) {
-  return withLength(tensorOf(value), 0, lines);
-}
-
 //===----------------------------------------------------------------------===//
 // Weights
 //===----------------------------------------------------------------------===//
@@ -201,9 +197,8 @@ Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
     OpBuilder builder(own.getContext());
     builder.setListener(&stage);
     builder.setInsertionPointAfterValue(own);
-    all =
-        AllGatherOp::create(builder, own.getLoc(),
-                            withLines(own, ranks * tokens[0]), own, Ranks::EP);
+    all = AllGatherOp::create(builder, own.getLoc(),
+                              withRows(own, ranks * tokens[0]), own, Ranks::EP);
     bytes += (ranks - 1) * tensorBytes(tensorOf(own));
   }
   return all;
@@ -243,7 +238,7 @@ void ExpertSharding::leaveGroups(Operation *op) {
   builder.setInsertionPointAfter(op);
   for (Value result : op->getResults()) {
     auto own = ReduceScatterOp::create(
-        builder, op->getLoc(), withLines(result, tokens[0]), result, Ranks::EP);
+        builder, op->getLoc(), withRows(result, tokens[0]), result, Ranks::EP);
     result.replaceAllUsesExcept(own, own);
     bytes += (ranks - 1) * tensorBytes(tensorOf(own.getResult()));
   }
@@ -263,7 +258,7 @@ LogicalResult ExpertSharding::joinRows(Operation *op) {
   }
   const bool leaves = op->hasTrait<UngroupOp>();
   for (Value result : op->getResults()) {
-    result.setType(withLines(result, ranks * tokens[0]));
+    result.setType(withRows(result, ranks * tokens[0]));
     if (!leaves)
       together.insert(result);
   }

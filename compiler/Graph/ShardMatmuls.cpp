@@ -155,11 +155,8 @@ void FunctionSharding::divideResults(Operation *op) {
       columnwise && sets.isSharded(op->getResult(0)))
     columnwise.shardColumns(ranks);
   for (Value result : op->getResults())
-    if (sets.isSharded(result)) {
-      RankedTensorType type = tensorOf(result);
-      result.setType(withLength(type, type.getRank() - 1,
-                                matrixColumns(type) / ranks));
-    }
+    if (sets.isSharded(result))
+      result.setType(withColumns(result, columnsOf(result) / ranks));
 }
 
 void FunctionSharding::run() {

@@ -65,16 +65,11 @@ static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
       cuts.insert({head, next});
     next = head + 1;
   }
-  const auto typeOf = [&](int64_t number) {
-    SmallVector<int64_t> shape(tensorOf(x).getShape());
-    shape.back() = number * dim;
-    return tensorOf(x).clone(shape);
-  };
   SmallVector<Type> types;
   DenseMap<int64_t, unsigned> pieceAt;
   for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
     pieceAt[*cut] = types.size();
-    types.push_back(typeOf(*std::next(cut) - *cut));
+    types.push_back(withColumns(x, (*std::next(cut) - *cut) * dim));
   }
   auto split = SplitOp::create(b, loc, types, x);
   SmallVector<Value> picked;
@@ -83,15 +78,12 @@ static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
       picked.push_back(split.getParts()[piece->second]);
   if (picked.size() == 1)
     return picked.front();
-  return ConcatOp::create(b, loc, typeOf(heads.size()), picked);
+  return ConcatOp::create(b, loc, withColumns(x, heads.size() * dim), picked);
 }
 
 /// Sets the log-sum-exp's type [B, heads, T] according to the op's `heads`.
 static void followHeads(AttentionOp op) {
-  RankedTensorType lse = tensorOf(op.getLse());
-  SmallVector<int64_t> shape(lse.getShape());
-  shape[1] = op.getHeads();
-  op.getLse().setType(lse.clone(shape));
+  op.getLse().setType(withLength(tensorOf(op.getLse()), 1, op.getHeads()));
 }
 
 SmallVector<OpOperand *> AttentionOp::getColumnOperands() {

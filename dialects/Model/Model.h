@@ -193,6 +193,16 @@ inline mlir::RankedTensorType tensorOf(mlir::Value value) {
 inline int64_t columnsOf(mlir::Value value) {
   return matrixColumns(tensorOf(value));
 }
+/// Returns `type` with another length in one dimension.
+mlir::RankedTensorType withLength(mlir::RankedTensorType type,
+                                  unsigned dimension, int64_t length);
+/// Return the type of a tensor with another first or last dimension.
+inline mlir::RankedTensorType withRows(mlir::Value value, int64_t rows) {
+  return withLength(tensorOf(value), 0, rows);
+}
+inline mlir::RankedTensorType withColumns(mlir::Value value, int64_t columns) {
+  return withLength(tensorOf(value), tensorOf(value).getRank() - 1, columns);
+}
 /// Bytes of a tensor with static shape, quantized or not.
 int64_t tensorBytes(mlir::RankedTensorType type);
 /// The ABI's name of an element type; nullopt if it has none.

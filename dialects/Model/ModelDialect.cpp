@@ -180,6 +180,13 @@ int64_t qlora::model::matrixColumns(RankedTensorType type) {
   return type.getRank() ? type.getShape().back() : 1;
 }
 
+RankedTensorType qlora::model::withLength(RankedTensorType type,
+                                          unsigned dimension, int64_t length) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dimension] = length;
+  return type.clone(shape);
+}
+
 int64_t qlora::model::tensorBytes(RankedTensorType type) {
   int64_t elements = type.getNumElements();
   if (auto stored = dyn_cast<QuantizedType>(type.getElementType()))

@@ -23,11 +23,8 @@ static LogicalResult verifyParts(ParameterOp op) {
   RankedTensorType type = op.getTensorType();
   // part_rows counts rows of the unsharded tensor; a tp shard has fewer.
   if (std::optional<SliceAttr> slice = op.getSlice();
-      slice && slice->getDimension() == 0) {
-    SmallVector<int64_t> shape(type.getShape());
-    shape[0] = slice->getLength();
-    type = type.clone(shape);
-  }
+      slice && slice->getDimension() == 0)
+    type = withLength(type, 0, slice->getLength());
   ArrayRef<int64_t> parts = *op.getPartRows();
   if (llvm::any_of(parts, [&](int64_t rows) {
         return rows < 1 || rows > type.getDimSize(0);

@@ -226,13 +226,6 @@ KernelCall HeadMergeOp::getKernelCall() {
 // Sharding of tables
 //===----------------------------------------------------------------------===//
 
-static RankedTensorType withRows(Value value, int64_t rows) {
-  RankedTensorType type = tensorOf(value);
-  SmallVector<int64_t> shape(type.getShape());
-  shape[0] = rows;
-  return type.clone(shape);
-}
-
 /// All-gathers the rows of `x` of each rank.
 static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                         Ranks ranks = Ranks::FSDP) {
@@ -276,9 +269,7 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b,
   Value hidden = rowsOfAll(b, loc, head.hidden, shards, ranks);
   Value targets = rowsOfAll(b, loc, head.targets, shards, ranks);
   auto f32 = [&](int64_t columns) {
-    SmallVector<int64_t> shape(tensorOf(hidden).getShape());
-    shape.back() = columns;
-    return RankedTensorType::get(shape, b.getF32Type());
+    return withColumns(hidden, columns).clone(b.getF32Type());
   };
   const Type sums = head.hasGradient ? f32(columnsOf(hidden)) : Type();
   auto part = HeadPartOp::create(b, loc, f32(kHeadStateNumbers), sums, hidden,

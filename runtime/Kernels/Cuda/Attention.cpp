@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // attention and attention_grad: selects and launches kernels of
-// Device/Attention*.cu. f32 has one kernel of each kind. bf16 has three, on
-// tensor cores: two for heads of up to 64 and up to 128 dimensions with rows
-// aligned to 16 bytes, and one for all other cases.
+// Device/Attention*.cu. For f32 there is one variant of each kernel. For bf16
+// there are three, on tensor cores: two for heads of up to 64 and up to 128
+// dimensions with rows aligned to 16 bytes, and `any` for all other cases.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace qlora::cuda {
 static constexpr int64_t kTile = 64;
 /// Rows of a block of the delta kernel, one per warp.
 static constexpr int64_t kDeltaRows = 8;
-/// Row alignment in bytes and in elements, for all variants except `any`.
+/// Row alignment in bytes and in bf16 elements, for all variants except `any`.
 static constexpr int64_t kAlignment = 16, kAlignedHalves = 8;
 
 namespace {
@@ -35,10 +35,11 @@ struct Matrix {
   std::string_view operand, ld;
 };
 
-/// A launch for operands aligned to 16 bytes, and one for others.
+/// A launch for operands aligned to 16 bytes, and a launch for other operands.
 class AttentionLaunch {
 public:
-  /// Grid: blocks of 64 rows; the constant `heads` gives the number of heads.
+  /// Prepares both launches, with a block for each 64 rows of a head. `heads`
+  /// is the name of the constant with the number of heads.
   static StatusOr<AttentionLaunch>
   prepare(CudaContext &context, std::string_view kernel, const KernelRequest &r,
           std::span<const Matrix> matrices, std::string_view heads,
@@ -69,7 +70,8 @@ static Variant alignedVariant(const KernelRequest &r,
   return dim <= kBF16By64.width ? kBF16By64 : kBF16By128;
 }
 
-/// Cannot overflow: extents are at most 2^24, and 2^62 blocks are refused.
+/// Returns the grid of a variant. The number of blocks cannot overflow, because
+/// extents are at most 2^24, and 2^62 blocks are refused.
 static CudaGrid gridOf(const KernelRequest &r, std::string_view heads,
                        const Variant &variant) {
   const int64_t parts = blocksOf(r.constant("dim"), variant.width);

@@ -23,8 +23,8 @@
 
 namespace qlora {
 
-/// Looks up a function in an open library; kUnavailable, naming file and
-/// symbol, if it is missing.
+/// Looks up a function in an open library. Returns kUnavailable with the file
+/// and the symbol if the function is missing.
 template <typename Function>
 Status findSymbol(void *library, const char *file, const char *symbol,
                   Function &function) {
@@ -37,8 +37,8 @@ Status findSymbol(void *library, const char *file, const char *symbol,
 
 /// libcuda.so.1, of CUDA 12.0 or later.
 struct CudaDriver {
-  /// kNotFound, in one line, if there is no driver; kUnavailable if it is too
-  /// old or lacks a function.
+  /// Opens the driver. Returns kNotFound, with a one-line message, if there is
+  /// no driver, and kUnavailable if the driver is too old or lacks a function.
   static StatusOr<const CudaDriver *> open();
   /// Like open(), for another file, which stays open. For tests.
   static StatusOr<CudaDriver> openFile(const char *file);
@@ -57,10 +57,11 @@ struct CublasLt {
   static StatusOr<const CublasLt *> open();
   /// Returns the files that work with this driver version, best first.
   static std::span<const char *const> filesFor(int driverVersion);
-  /// Opens the first of these files that exists; it stays open. For tests.
+  /// Opens the first of these files that exists, which stays open. For tests.
   static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 
-  /// kUnavailable: cuBLASLt does not support it. kResourceExhausted: no memory.
+  /// Returns kUnavailable if cuBLASLt does not support the call,
+  /// kResourceExhausted if there is no memory.
   Status check(cublasStatus_t status, const char *what) const;
 
   static constexpr const char *kCreate = "cublasLtCreate";
@@ -78,7 +79,8 @@ struct Cudnn {
   /// Like open(), for another file, which stays open. For tests.
   static StatusOr<Cudnn> openFile(const char *file);
 
-  /// kUnavailable, with cuDNN's first line; kResourceExhausted: no memory.
+  /// Returns kResourceExhausted if there is no memory, kUnavailable for any
+  /// other error, with the first line of cuDNN's message.
   Status check(cudnnStatus_t status, const char *what) const;
 
   static constexpr const char *kCreate = "cudnnCreate";

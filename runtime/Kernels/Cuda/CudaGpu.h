@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-/// The oldest GPU that kernels are compiled for: 10 * major + minor.
+/// Compute capability of the oldest supported GPU: 10 * major + minor.
 inline constexpr uint32_t kOldestGpu = 80;
 
 /// Name and architecture of a GPU, queried without a context.
@@ -26,7 +26,8 @@ struct GpuName {
   uint32_t arch = 0; ///< 10 * major + minor
 };
 
-/// Returns how many GPUs this process sees, at least one; kNotFound if none.
+/// Returns the number of GPUs that this process sees; kNotFound if there is
+/// none.
 StatusOr<int> countGpus(const CudaDriver &driver);
 
 /// Checks that a rank's GPU `ordinal` is among `count` visible GPUs.
@@ -39,7 +40,8 @@ Status checkGpu(int ordinal, int count);
 StatusOr<std::vector<GpuName>> visibleGpus();
 StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
 
-/// "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA A100-SXM4-40GB".
+/// Return a text such as "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA
+/// A100-SXM4-40GB".
 std::string countedNames(std::span<const std::string> names);
 std::string gpuText(std::span<const GpuName> gpus);
 
@@ -53,14 +55,17 @@ struct CudaMemoryInfo {
 class CudaGpu {
 public:
   CudaGpu() = default;
-  /// Opens visible GPU `ordinal`. kNotFound: no GPU. kUnavailable: no GPU with
-  /// that index. `driver` must outlive the result.
+  /// Opens visible GPU `ordinal`. Returns kNotFound if there is no GPU,
+  /// kUnavailable if there is none with that index. `driver` must outlive the
+  /// result.
   static StatusOr<CudaGpu> open(const CudaDriver &driver, int ordinal);
-  /// Reads only name and properties, without a context; requires cuInit.
+  /// Reads only the name and properties of GPU `ordinal`, without creating a
+  /// context. The driver must be initialized (cuInit).
   static StatusOr<CudaGpu> describe(const CudaDriver &driver, int ordinal);
 
   StatusOr<CudaMemoryInfo> memory() const;
-  /// PCI address for other libraries, such as "0000:3B:00.0", or empty.
+  /// Returns the PCI address for other libraries, such as "0000:3B:00.0"; empty
+  /// if it is unknown.
   std::string pciBusId() const;
 
   int ordinal = 0;   ///< index among the visible GPUs

@@ -9,9 +9,9 @@
 // Its functions take one qlora_cuda_args (ABI/kernel.h), like generated
 // kernels.
 //
-// The end of this file has helpers for the functions that prepare a row. Each
-// row has one, called by prepareCudaKernel with a request that the row accepts
-// and a workspace of at least the promised size.
+// Each row has a function that prepares it. prepareCudaKernel calls the
+// function with a request that the row accepts and a workspace of at least the
+// promised size. The end of this file has helpers for these functions.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
@@ -27,18 +27,18 @@
 
 namespace qlora {
 
-/// What kernels need from their device. Outlives them.
+/// The resources of a device that kernels use. Outlives the kernels.
 class CudaContext {
 public:
   virtual ~CudaContext() = default;
   virtual const CudaDriver &driver() const = 0;
   virtual const CublasLt &blas() const = 0;
   virtual cublasLtHandle_t blasHandle() const = 0;
-  /// Returns the device's cuDNN handle, created at the first call;
-  /// kUnavailable, at every call, if there is none.
+  /// Returns the device's cuDNN handle, created at the first call. Every call
+  /// returns kUnavailable if there is no cuDNN.
   virtual StatusOr<const CudnnHandle *> cudnn() = 0;
   virtual int multiprocessors() const = 0;
-  /// The compute capability: 90 for 9.0.
+  /// Returns the compute capability: 90 for 9.0.
   virtual uint32_t arch() const = 0;
   /// Returns a __global__ function of the loaded images by its symbol.
   virtual StatusOr<CUfunction> function(std::string_view symbol) = 0;
@@ -62,8 +62,8 @@ struct CudaKernelArgs {
 class CudaKernel {
 public:
   virtual ~CudaKernel() = default;
-  /// Puts the work on the stream, without allocating or waiting. With an
-  /// observer it waits, to read blocks back.
+  /// Puts the work on the stream, without allocating or waiting; but if there
+  /// is an observer, waits to read blocks of logits back.
   virtual Status enqueue(const CudaKernelArgs &args) = 0;
 };
 
@@ -137,21 +137,22 @@ private:
   const CudaDriver *driver = nullptr;
   CUfunction function = nullptr;
   unsigned blocks = 0, threads = 0;
-  qlora_cuda_args template_ = {}; ///< constants only
+  qlora_cuda_args template_ = {}; ///< with constants, without buffers
 };
 
-/// Number of blocks of `each` elements that hold `count`.
+/// Returns the number of blocks of `each` elements that hold `count` elements.
 constexpr int64_t blocksOf(int64_t count, int64_t each) {
   return count / each + (count % each != 0);
 }
 
-/// Adds `bytes` to `base`; null stays null.
+/// Returns `base` + `bytes`; null if `base` is null.
 inline void *movedBy(void *base, uint64_t bytes) {
   return base ? static_cast<uint8_t *>(base) + bytes : nullptr;
 }
 
 /// One launch: a device function's symbol and its grid. makeLaunchKernel
-/// enqueues several in order, with the op's buffers and the same constants.
+/// enqueues several launches in order, with the op's buffers and equal
+/// constants.
 struct NamedGrid {
   std::string symbol;
   CudaGrid grid;

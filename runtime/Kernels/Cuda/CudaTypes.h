@@ -36,6 +36,7 @@ inline constexpr int kCudaCaptureThreadLocal = 1;
 inline constexpr CUresult kCudaOutOfMemory = 2, kCudaNoDevice = 100,
                           kCudaUnsupportedPtx = 222, kCudaNotFound = 500,
                           kCudaNotReady = 600;
+/// Range of errors that calls in a capture cause:
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
 inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 
@@ -61,7 +62,7 @@ inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 QLORA_CUBLAS_STATUSES(QLORA_CONSTANT)
 QLORA_NCCL_RESULTS(QLORA_CONSTANT)
 #undef QLORA_CONSTANT
-// Case of a switch that maps such a value to the library's name for it.
+// Expands to a case of a switch that returns the library's name of a value.
 #define QLORA_RETURN_NAME(Name, Value, Theirs)                                 \
   case Name:                                                                   \
     return #Theirs;
@@ -92,12 +93,13 @@ inline constexpr int kCublasDescTransposeB = 4;
 inline constexpr int32_t kCublasOpN = 0;
 inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
-/// Bit mask of the allowed reduction schemes (uint32_t).
+/// Attribute: bit mask of the allowed reduction schemes (uint32_t).
 inline constexpr int kCublasPreferenceReductionMask = 3;
-/// Minimum alignment of A in bytes (uint32_t); B, C and D follow.
+/// Attribute: minimum alignment of A in bytes (uint32_t). The numbers of the
+/// attributes for B, C and D follow.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
-/// cublasLtMatmulAlgoConfigAttributes_t: the reduction scheme of a split depth
-/// (uint32_t); values follow.
+/// cublasLtMatmulAlgoConfigAttributes_t: the reduction scheme (uint32_t) of an
+/// algorithm that splits the depth, and its values.
 inline constexpr int kCublasConfigReduction = 3;
 inline constexpr uint32_t kCublasReductionNone = 0;
 inline constexpr uint32_t kCublasReductionInPlace = 1;
@@ -110,8 +112,8 @@ using ncclComm_t = struct ncclComm *;
 struct ncclUniqueId {
   char internal[128];
 };
-/// Layout of 2.14. Later libraries use defaults for newer fields, according to
-/// `size` and `version`.
+/// The layout of NCCL 2.14. Later libraries use defaults for fields that `size`
+/// and `version` exclude.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = 0xcafebeef;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad with cuDNN, with segments handled around its
-// graph. Before it, a kernel computes how far each query sees. A query of
-// segment 0 has out = 0 and lse = 0. It gives no gradient, because the
+// attention and attention_grad with cuDNN. Small kernels handle segments and
+// padding. Before the graph, a kernel computes how far each query sees. A query
+// of segment 0 has out = 0 and lse = 0. It has no gradient, because the
 // gradient's graph gets a huge lse for it. If each sequence has one segment, a
-// second graph without the segment mask runs; the mask costs a third of the
-// forward. Padding is not masked there, as it follows all queries that count.
-// The gradient's plan runs once for each batch of heads (CudnnGradientPlan).
+// second graph without the segment mask runs, since the mask costs a third of
+// the forward. Padding needs no mask there, because it follows all other
+// queries. The gradient's plan runs once per batch of heads
+// (CudnnGradientPlan).
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -19,8 +20,9 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of both op and graph. With a stride: bf16 rows, of query or key
-/// heads. Without: f32 [batch, heads, length].
+/// An operand of the op that is also one of the graph. If `ld` names a stride,
+/// the operand has bf16 rows of query or key heads, else f32 [batch, heads,
+/// length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;
@@ -34,7 +36,7 @@ struct Place {
   int64_t ofSequence, ofKeyHead;
 };
 
-/// A plan and its scalars, run for one batch of heads after the other.
+/// A plan and its scalars. The plan runs for one batch of heads after another.
 class CudnnAttention final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &r,
@@ -72,10 +74,10 @@ private:
   const CudnnHandle &cudnn;
   KernelRequest r;
   CudnnAttentionPlan plan;
-  std::optional<CudnnAttentionPlan> ofOneSegment; ///< only with segments
+  std::optional<CudnnAttentionPlan> ofOneSegment; ///< if there are segments
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
-  CudnnGradientPlan bytes; ///< the forward has one run
+  CudnnGradientPlan bytes; ///< for the forward: one run over all heads
   /// Set if there are segments: `reach` computes how far queries see, `padding`
   /// handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;

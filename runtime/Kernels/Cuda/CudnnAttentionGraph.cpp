@@ -16,7 +16,8 @@ using cudnn_data::kFloat;
 using cudnn_data::kInt32;
 
 namespace {
-/// Shared by both directions: shapes, and the masked scores.
+/// Builds the forward or the backward graph. Both use the shapes and the masked
+/// scores.
 class AttentionGraph {
 public:
   AttentionGraph(const CudnnTarget &target, const KernelRequest &request)
@@ -31,12 +32,13 @@ public:
   CudnnGraph graph;
 
 private:
-  /// [batch, length, count * dim] with the named row stride, as heads.
+  /// Returns the shape, by head, of [batch, length, count * dim] with the row
+  /// stride of constant `name`.
   Shape rows(int64_t count, std::string_view name) const {
     const int64_t ld = r.constant(name);
     return {{batch, count, length, dim}, {length * ld, dim, ld, 1}};
   }
-  /// Dense, one head after the other.
+  /// Returns the shape of dense [batch, heads, length, width].
   Shape packed(int64_t width) const {
     return {{batch, heads, length, width},
             {heads * length * width, length * width, width, 1}};
@@ -47,8 +49,8 @@ private:
     std::swap(shape.strides[2], shape.strides[3]);
     return shape;
   }
-  /// Scores by query and key, stored by key and query.
-  Shape turned() const {
+  /// Returns the shape of the scores with the keys' stride before the queries'.
+  Shape storedByKey() const {
     Shape shape = scores();
     std::swap(shape.strides[2], shape.strides[3]);
     return shape;
@@ -75,8 +77,7 @@ private:
   Tensor maskFarKeys(Tensor x);
   Tensor maskLaterKeys(Tensor x);
   Tensor scaledScores();
-  void gradientOf(Tensor turnedScores, Tensor by, int64_t id,
-                  std::string_view ld);
+  void gradientOf(Tensor x, Tensor by, int64_t id, std::string_view ld);
   void gradientOfQueries(Tensor scoreGradient, CudnnDqSum dqSum);
   Tensor delta(Tensor dout);
 
@@ -99,7 +100,8 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-/// Masks keys before the window. With segments, each query has its own window.
+/// Masks keys before the window. If there are segments, each query has its own
+/// window.
 Tensor AttentionGraph::maskFarKeys(Tensor x) {
   const bool hasSegments = r.dtype("segments").has_value();
   if (!hasSegments && r.constant("window") == 0)
@@ -153,10 +155,11 @@ Tensor AttentionGraph::delta(Tensor dout) {
   return stored;
 }
 
-/// dK or dV: transposed scores times `by`, summed over the group's query heads.
+/// Computes dK or dV: x, the scores' gradient or P, transposed, times `by`,
+/// summed over the group's query heads.
 void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id,
                                 std::string_view ld) {
-  Tensor narrow = graph.intermediate(kBFloat16, turned());
+  Tensor narrow = graph.intermediate(kBFloat16, storedByKey());
   graph.reshape(x, narrow);
   Tensor result = graph.operand(id, kBFloat16, rows(keyHeads, ld));
   if (heads == keyHeads)
@@ -199,9 +202,9 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 // Plans -----------------------------------------------------------------------
 
 namespace {
-/// An engine, and the form of dQ in the graph that it accepts. Its blocks add
-/// to dQ in a fixed order, so its memory is proportional to the length. Engine
-/// and knobs are the same as in cudnn-frontend 1.32.
+/// An engine whose blocks add to dQ in a fixed order, and the form of dQ in the
+/// graph that it accepts. Its memory is proportional to the length. Engine and
+/// knobs are those of cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;
@@ -284,7 +287,7 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     if (none.code() != StatusCode::kUnavailable)
       return none;
   }
-  // Other engines for this graph may add in any order.
+  // All other engines for this graph may add in any order.
   if (const auto ordered = orderedEngine(arch, target.api.getVersion()))
     return plan(ordered->dqSum, ordered->engine);
   return none;

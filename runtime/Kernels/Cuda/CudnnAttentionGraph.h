@@ -47,13 +47,15 @@ enum : int64_t {
 };
 } // namespace cudnn_operand
 
-/// How the gradient's graph computes dQ: as the score gradient times K, or
-/// through kDqSum, to which concurrent blocks add. For the first, heuristics
-/// offer engines that store the score gradient (length^2 bf16 values per head).
-/// For the second they offer engines that add in any order: not deterministic,
-/// and no note says so. So the second is requested only from an engine with a
-/// fixed order, and a plan for the first must have the score gradient in its
-/// workspace.
+/// How the gradient's graph computes dQ.
+///
+/// kScores: as the score gradient times K. cuDNN's heuristics offer engines
+/// that store the score gradient (length^2 bf16 values per head). A plan is
+/// accepted only if its workspace holds the score gradient.
+///
+/// kMemory: through the operand kDqSum, to which concurrent blocks add.
+/// Heuristics offer engines that add in any order, which is not deterministic,
+/// and no note says so. So only engines with a fixed order are requested.
 enum class CudnnDqSum { kScores, kMemory };
 
 /// A plan and its graph.
@@ -68,9 +70,9 @@ planCudnnAttention(const CudnnTarget &target, const KernelRequest &request);
 
 /// Plans the gradient for one run of CudnnGradientPlan on a GPU of compute
 /// capability `arch` (90: 9.0). Uses an engine that stores the score gradient,
-/// if that is not too large; otherwise one that adds to dQ in a fixed order, if
-/// GPU and version have one. cudnn-frontend does so too, with a limit of 256
-/// MiB.
+/// if that is not too large; otherwise an engine that adds to dQ in a fixed
+/// order, if GPU and version have one. cudnn-frontend chooses in the same way,
+/// with a limit of 256 MiB.
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
                            const KernelRequest &request);

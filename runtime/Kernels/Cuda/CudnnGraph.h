@@ -69,8 +69,8 @@ private:
   Status status;
 };
 
-/// Device that plans are made for: the one of a handle, or one described by a
-/// device-properties descriptor, whose plans can only be examined.
+/// The GPU that plans are made for: the GPU of a handle, or a GPU described by
+/// a device-properties descriptor, whose plans can only be examined.
 struct CudnnTarget {
   const Cudnn &api;
   cudnnHandle_t handle = nullptr;
@@ -122,8 +122,8 @@ public:
   /// A tensor that exists only inside the kernel.
   Tensor intermediate(int type, const Shape &shape);
 
-  /// y := mode(x...). x is the operand, then the second one, then the predicate
-  /// of a selection. `axis` is used by kIndex.
+  /// y := mode(x...). `x` has the first operand, then the second operand, then
+  /// the predicate of a selection. kIndex uses `axis`.
   void pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
                  int mathType = cudnn_data::kFloat,
                  std::optional<int64_t> axis = std::nullopt);
@@ -144,7 +144,8 @@ private:
                 bool isValue);
   /// Finalizes an object and stores it.
   cudnnBackendDescriptor_t keep(CudnnObject object);
-  /// Adds an operation with these descriptors, by attribute; skips null ones.
+  /// Adds an operation. `parts` are its descriptors, each with its attribute;
+  /// null descriptors are skipped.
   void addOperation(
       int kind, const char *name,
       std::initializer_list<std::pair<int, cudnnBackendDescriptor_t>> parts);
@@ -157,12 +158,12 @@ private:
 
   CudnnTarget target;
   Status status;
-  std::vector<CudnnObject> objects; ///< destroyed after what uses them
+  std::vector<CudnnObject> objects; ///< later objects refer to earlier ones
   std::vector<cudnnBackendDescriptor_t> operations;
   std::optional<CudnnObject> graph;
   int64_t nextVirtual = kFirstVirtual;
 
-  static constexpr int64_t kFirstVirtual = 1000; ///< ids of operands are below
+  static constexpr int64_t kFirstVirtual = 1000; ///< above all operand ids
 };
 
 } // namespace qlora

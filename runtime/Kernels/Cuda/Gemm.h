@@ -10,9 +10,9 @@
 
 namespace qlora {
 
-/// A GEMM with operands of one type. The context chooses the algorithm for this
-/// signature within `scratchBytes`: one for operands aligned to
-/// GemmSelection::kAlignment bytes, one for other addresses.
+/// A GEMM whose operands have one type. The context's GemmSelection chooses two
+/// algorithms that need at most `scratchBytes`: one for operands aligned to
+/// GemmSelection::kAlignment bytes, and one for other addresses.
 class CudaGemm {
 public:
   /// kUnavailable if cuBLASLt has no algorithm.
@@ -30,8 +30,8 @@ private:
   const GemmChoice *aligned = nullptr, *any = nullptr;
 };
 
-/// A GEMM with operands of any types: conversions around a CudaGemm. The plan
-/// gives the workspace layout.
+/// A GEMM with operands of any types: a CudaGemm and the conversions that its
+/// types need. The plan has the layout of the workspace.
 class CudaProduct {
 public:
   static StatusOr<std::unique_ptr<CudaProduct>>

@@ -10,7 +10,7 @@ namespace qlora {
 
 using plans::GemmProblem;
 
-/// Requested beyond `most`, since some algorithms are unusable.
+/// Number of extra algorithms to request, because some are unusable.
 static constexpr size_t kSpare = 8;
 
 static int cublasType(qlora_dtype dtype) {
@@ -35,7 +35,8 @@ std::string GemmSignature::text() const {
 
 // Descriptions ----------------------------------------------------------------
 
-/// A row-major [rows, columns] is a column-major [columns, rows].
+/// Describes a row-major [rows, columns] matrix to cuBLASLt, as a column-major
+/// [columns, rows] matrix.
 static Status describeMatrix(const CublasLt &blas, qlora_dtype dtype,
                              int64_t rows, int64_t columns, int64_t ld,
                              cublasLtMatrixLayout_t &layout) {
@@ -143,14 +144,15 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-/// Whether the status means that no such algorithm exists; not a failure.
+/// Whether the status means that there is no such algorithm, which is no
+/// failure.
 static bool isRefusal(cublasStatus_t status) {
   return status == kCublasInvalidValue || status == kCublasArchMismatch ||
          status == kCublasNotSupported;
 }
 
-/// Checks the scheme that the algorithm reports. If it reports none, the mask
-/// of the heuristic is sufficient (see GemmAlgorithm.h).
+/// Checks the reduction scheme that an algorithm reports. If it reports none,
+/// the mask of the heuristic is sufficient (see GemmAlgorithm.h).
 StatusOr<bool> GemmDescription::isReproducible(
     const cublasLtMatmulAlgo_t &algorithm) const {
   uint32_t scheme = kCublasReductionNone;

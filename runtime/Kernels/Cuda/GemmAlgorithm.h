@@ -47,7 +47,7 @@ namespace qlora {
 
 class CudaContext;
 
-/// Everything that the choice of an algorithm depends on.
+/// All properties of a GEMM that the choice of an algorithm depends on.
 struct GemmSignature {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
@@ -60,7 +60,7 @@ struct GemmSignature {
 
   static GemmSignature of(const plans::GemmProblem &problem, uint32_t alignment,
                           uint64_t scratchLimit);
-  /// "512 x 64 x 4096 (m n k), bf16 to f32, b transposed, ...".
+  /// Returns "512 x 64 x 4096 (m n k), bf16 to f32, b transposed, ...".
   std::string text() const;
   auto operator<=>(const GemmSignature &) const = default;
 };
@@ -88,8 +88,8 @@ public:
   StatusOr<std::vector<GemmAlgorithm>> candidates(const GemmSignature &wanted,
                                                   size_t most) const;
 
-  /// Restores the algorithm of these bytes. Nothing if it is not reproducible,
-  /// needs more workspace, or cuBLASLt does not have it for this GEMM.
+  /// Restores the algorithm of these bytes. Returns std::nullopt if it is not
+  /// reproducible, needs more workspace, or cuBLASLt lacks it for this GEMM.
   StatusOr<std::optional<GemmAlgorithm>>
   restore(const cublasLtMatmulAlgo_t &bytes, uint64_t scratchLimit) const;
 

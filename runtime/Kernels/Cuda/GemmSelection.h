@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Algorithms of all GEMMs prepared on one GPU. GEMMs with the same signature
-// share one choice: cuBLASLt's first, or that of a pinned table. The device may
-// change it after all kernels are prepared and before the first one runs
-// (Device/Cuda/GemmTuner.h).
+// share one choice: cuBLASLt's first algorithm, or that of a pinned table. The
+// device may change a choice after all kernels are prepared and before the
+// first kernel runs (Device/Cuda/GemmTuner.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
@@ -18,7 +18,7 @@
 namespace qlora {
 
 struct GemmChoice {
-  /// Nothing if there is none for operands of this alignment.
+  /// Empty if cuBLASLt has no algorithm for operands of this alignment.
   std::optional<GemmAlgorithm> algorithm;
   double microseconds = 0; ///< 0: not measured
   /// Candidates, cuBLASLt's first choice first.
@@ -32,15 +32,15 @@ public:
   /// never measured.
   static constexpr uint32_t kAlignment = 16;
 
-  /// From now on, uses only the entries that `table` has for this kind of GPU;
-  /// an error if it has none. `file` is the table's name.
+  /// Makes choose() use only the entries that `table` has for this kind of GPU.
+  /// Returns an error if it has none. `file` is the table's name.
   Status pin(GemmTable table, std::string file, const GpuKind &kind);
-  /// From now on, aligned GEMMs get this number of candidates.
+  /// Sets the number of candidates that choose() requests for aligned GEMMs.
   void setCandidates(size_t count) { candidateCount = count; }
 
-  /// Returns the choice for a GEMM; the address is valid as long as this
-  /// object. kInvalidArgument if a pinned table lacks it, or cuBLASLt refuses
-  /// the table's algorithm.
+  /// Returns the choice for a GEMM. The address is valid as long as this
+  /// object. Returns kInvalidArgument if a pinned table lacks the GEMM, or
+  /// cuBLASLt refuses the table's algorithm.
   StatusOr<const GemmChoice *>
   choose(const GemmSignature &signature,
          std::shared_ptr<const GemmDescription> description);

@@ -125,7 +125,7 @@ public:
       return refuse(key, "a time above 0 or null");
     value = given.get<double>();
   }
-  /// Reads an algorithm; nothing for null.
+  /// Reads an algorithm; leaves `value` empty for null.
   void read(const char *key, std::optional<GemmAlgorithm> &value) {
     if (at(key).is_null() && object.contains(key))
       return;

@@ -31,7 +31,7 @@
 
 namespace qlora {
 
-/// What a measurement, or a guarantee of equal bits, is valid for.
+/// The properties on which times and bits of a GEMM algorithm depend.
 struct GpuKind {
   std::string name;        ///< "NVIDIA H200"
   uint32_t arch = 0;       ///< 10 * major + minor
@@ -39,14 +39,14 @@ struct GpuKind {
   uint64_t cublasLt = 0;   ///< 10000 * major + 100 * minor + patch
   int driver = 0;          ///< 1000 * major + 10 * minor, as CUDA counts
 
-  /// "NVIDIA H200 (9.0, 132 multiprocessors, cuBLASLt 13.0.0, driver of CUDA
-  /// 13.0)".
+  /// Returns "NVIDIA H200 (9.0, 132 multiprocessors, cuBLASLt 13.0.0, driver of
+  /// CUDA 13.0)".
   std::string text() const;
   auto operator<=>(const GpuKind &) const = default;
 };
 
 struct GemmEntry {
-  std::optional<GemmAlgorithm> algorithm; ///< nothing: there is none
+  std::optional<GemmAlgorithm> algorithm; ///< empty: cuBLASLt has none
   double microseconds = 0;                ///< 0: not measured
   bool operator==(const GemmEntry &) const = default;
 };
@@ -54,13 +54,15 @@ struct GemmEntry {
 struct GemmTable {
   using Products = std::map<GemmSignature, GemmEntry>;
 
-  /// kDataLoss, in one line with the position, if the text is invalid.
+  /// Parses a table's JSON. Returns kDataLoss, with a one-line message that has
+  /// the position, if the text is invalid.
   static StatusOr<GemmTable> parse(std::string_view text);
-  /// kNotFound, or parse's error with the file name.
+  /// Reads a file. Returns kNotFound, or the error of parse() with the file
+  /// name.
   static StatusOr<GemmTable> read(const std::string &path);
   std::string text() const;
 
-  /// Adds entries of `other`; they replace existing ones.
+  /// Adds the entries of `other`, which replace existing entries.
   void merge(const GemmTable &other);
   /// Returns null if the table has no entry for this kind of GPU.
   const Products *find(const GpuKind &kind) const;

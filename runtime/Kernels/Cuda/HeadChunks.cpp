@@ -8,7 +8,7 @@
 
 namespace qlora::cuda {
 
-/// Address of row `row`.
+/// Returns the address of a row of a matrix with row stride `stride`.
 static void *rowsAt(void *matrix, qlora_dtype dtype, int64_t row,
                     int64_t stride) {
   return movedBy(matrix, uint64_t(row * stride * (dtypeBits(dtype) / 8)));
@@ -35,7 +35,7 @@ Status HeadChunks::clearUnlabelled(const HeadBuffers &buffers,
   return clear.enqueue(clearing, args);
 }
 
-/// Returns a panel of w in the type of the GEMMs.
+/// Returns a panel of w in the type of the GEMMs, converted if necessary.
 StatusOr<const void *> HeadChunks::wordsOf(const Panel &panel,
                                            const HeadBuffers &buffers,
                                            const CudaKernelArgs &args) const {
@@ -163,7 +163,8 @@ Status HeadChunks::addProduct(const Problem &problem) {
   return Status::ok();
 }
 
-/// Prepares the GEMMs. The first and the last chunk have all shapes.
+/// Prepares the GEMMs of the first and the last chunk: no other chunk has
+/// another shape.
 Status HeadChunks::addProducts() {
   for (const HeadChunk *chunk : {&chunks.front(), &chunks.back()}) {
     for (const Panel &panel : panels) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Common code of the LM head kernels on CUDA. Labelled rows are gathered in
-// chunks and multiplied with w; with a gradient, the results are multiplied
-// back. The device finds the labelled rows. The host gives an upper bound of
-// their number (labelledRows), and empty chunks are not enqueued. Everything
-// else is chosen at prepare.
+// Common code of the LM head kernels on CUDA. Chunks of labelled rows are
+// gathered and multiplied with w. For a gradient, the logits' gradient is
+// multiplied with w and the hidden rows. The device finds the labelled rows.
+// The host has an upper bound of their number (labelledRows) and enqueues no
+// empty chunk. All other choices are made when the kernel is prepared.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
 #define QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
@@ -28,8 +28,8 @@ struct HeadChunk {
   std::optional<CudaLaunch> cap, scatter;
 };
 
-/// Addresses of one run: operands, then workspace. Null if the op or the launch
-/// lacks it. Gradients are scattered to `dhidden`.
+/// Addresses of one run: operands, then buffers of the workspace. Null if the
+/// op or the launch lacks the buffer. Gradients are scattered to `dhidden`.
 struct HeadBuffers {
   void *hidden, *w, *targets, *dhidden, *dw;
   void *labelled, *logits, *gathered, *panel, *gradient, *scratch;
@@ -39,10 +39,10 @@ class HeadChunks {
 public:
   HeadChunks(const KernelRequest &request, CudaContext &context)
       : plan(plans::CudaHeadPlan::of(request)), context(context) {}
-  /// `stride`: elements between rows of `dhidden`.
+  /// Prepares all launches. `stride`: elements between rows of `dhidden`.
   Status prepare(const KernelRequest &request, int64_t stride);
 
-  /// Returns how many chunks hold at most `labelledRows` labelled rows.
+  /// Returns the number of chunks that hold `labelledRows` labelled rows.
   size_t countFor(int64_t labelledRows) const {
     return static_cast<size_t>(
         blocksOf(std::min(labelledRows, plan.rows), plan.chunkRows));
@@ -72,11 +72,12 @@ public:
   /// vocab and piece of `block`.
   Status observe(const HeadChunk &chunk, LogitsBlock block,
                  const HeadBuffers &buffers, const CudaKernelArgs &args) const;
-  /// Computes dhidden's rows and dw from the gradient of the logits.
+  /// Computes the chunk's rows of dhidden, and its part of dw, from the
+  /// gradient of the logits.
   Status computeGradients(const HeadChunk &chunk, const HeadBuffers &buffers,
                           const CudaKernelArgs &args) const;
 
-  /// Sets the workspace addresses.
+  /// Sets the addresses of the workspace's buffers.
   void place(void *workspace, HeadBuffers &buffers) const;
 
   const plans::CudaHeadPlan plan;

@@ -19,11 +19,11 @@ public:
 private:
   using Plan = plans::CudaHeadPlan;
 
-  /// Addresses; null if the op or the launch lacks them.
+  /// Addresses of more buffers; null if the op or the launch lacks them.
   struct Operands : HeadBuffers {
     void *loss, *count, *correct, *columns, *words, *dcolumns, *rowLosses;
   };
-  /// Further launches for a chunk.
+  /// Launches for a chunk besides those of HeadChunks.
   struct RowLaunches {
     CudaLaunch softmax;
     std::optional<CudaLaunch> replace, take;
@@ -42,7 +42,7 @@ private:
   HeadChunks chunks;
   std::optional<CudaLaunch> clearColumns;
   std::vector<RowLaunches> launches; ///< per chunk
-  std::vector<CudaLaunch> sums;      ///< indexed by computed chunks
+  std::vector<CudaLaunch> sums;      ///< by number of computed chunks
 };
 } // namespace
 

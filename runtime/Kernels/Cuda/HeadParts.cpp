@@ -95,8 +95,8 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
 // Merging ---------------------------------------------------------------------
 
 namespace {
-/// The launches get the op's constants, with lddh set to the stride of the
-/// output, and the buffers and workspace addresses that each needs.
+/// Three launches, each with the op's constants (lddh is the stride of the
+/// output) and the buffers that it needs.
 struct HeadMerge final : CudaKernel {
   explicit HeadMerge(const KernelRequest &request)
       : plan(plans::CudaHeadMergePlan::of(request)) {}
@@ -127,7 +127,7 @@ Status HeadMerge::enqueue(const CudaKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(merge.enqueue(merging, args));
   void *const summing[] = {b[kTargets], losses, b[kLoss], b[kCount]};
   QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
-  // In place in gradient if there is no dhidden.
+  // Without dhidden, the result overwrites `gradient`.
   void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
   void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
   return finish ? finish->enqueue(finishing, args) : Status::ok();

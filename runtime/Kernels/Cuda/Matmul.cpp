@@ -27,7 +27,7 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 
 // decode ---------------------------------------------------------------------
 
-/// Elements that a block of Device/Decode.cu decodes.
+/// Number of elements that a thread block of Device/Decode.cu decodes.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 static StoredLayout layoutOf(const KernelRequest &r) {
@@ -85,7 +85,7 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// Rows and columns of a tile in Device/Int8Matmul.cu.
+/// Number of rows, and of columns, of a tile in Device/Int8Matmul.cu.
 static constexpr int64_t kInt8Tile = 32;
 
 PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,

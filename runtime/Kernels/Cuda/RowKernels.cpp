@@ -139,7 +139,7 @@ PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
 
 // Quantization, Device/Quantize.cu -------------------------------------------
 
-/// NF4 blocks per thread block.
+/// Number of NF4 blocks that a thread block quantizes.
 static constexpr int64_t kBlocksOfABlock = 8;
 
 PreparedCudaKernel quantize::cuda::prepare(const KernelRequest &r,

@@ -62,7 +62,7 @@ resolvedArchs(const std::vector<std::string> &archs) {
              : archs;
 }
 
-/// Sets `warning` if a GPU exists but stays idle.
+/// Returns the target for `auto`. Sets `warning` if a GPU exists but is unused.
 static std::string automaticTarget(const TargetRequest &request,
                                    std::string &warning) {
   auto gpus = visibleGpus();

@@ -22,7 +22,7 @@
 
 namespace qlora {
 
-/// Keywords of --cuda-arch for lists of architectures; each is given alone.
+/// Keywords of --cuda-arch. A keyword must be the only value.
 inline constexpr const char *kNativeArchs = "native", *kAllArchs = "all",
                             *kNoArchs = "none";
 
@@ -33,8 +33,8 @@ struct TargetRequest {
   std::string profile;      ///< --device-profile, or empty
   /// False: no device code, for any `archs`.
   bool hasKernels = true;
-  /// Whether qloracc is on this machine. If not, auto needs no CUDA compiler:
-  /// an already compiled program runs.
+  /// Whether qloracc is on this machine. If it is not, a compiled program runs,
+  /// so auto needs no CUDA compiler.
   bool hasCompiler = true;
 };
 
@@ -46,8 +46,8 @@ struct TargetChoice {
   std::string warning;
 };
 
-/// kNotFound or kUnavailable if `native` is requested and no GPU is usable; the
-/// message says why and suggests an option. Uses no GPU memory.
+/// Returns kNotFound or kUnavailable if `native` is requested and no GPU is
+/// usable. The message says why and suggests an option. Uses no GPU memory.
 StatusOr<TargetChoice> chooseTarget(const TargetRequest &request);
 
 } // namespace qlora

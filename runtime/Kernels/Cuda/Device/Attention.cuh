@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Common code of attention and attention_grad: key visibility, the rows of a
-// block, and operand addresses. Buffers and constants are those of the op.
+// block, and operand addresses. Buffers and constants are those of the op in
+// Kernels.def.
 //
 // All kernels use the online softmax (Milakov and Gimelshein, 2018;
 // FlashAttention-2, Dao, 2023). The scores S of a tile exist only in registers.
@@ -29,9 +30,10 @@ struct AttentionShape {
   int length, heads, keyHeads, dim;
   int window; ///< 0 if it masks nothing
   float scale, cap;
-  const int32_t *segments; ///< for the batch, later for one sequence; or null
+  const int32_t *segments; ///< of the batch, after placeOf() of one sequence
 
-  /// `window` is the index of that constant; scale and cap follow it.
+  /// Reads the constants. `window` is the index of the constant window, which
+  /// scale and cap follow.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),
@@ -49,7 +51,7 @@ struct AttentionShape {
     const float score = product * scale;
     return cap == 0 ? score : cap * tanhf(score / cap);
   }
-  /// Derivative of a capped score with respect to the uncapped score.
+  /// Returns the derivative of a capped score by the uncapped score.
   __device__ float slope(float score) const {
     const float t = cap == 0 ? 0.0f : score / cap;
     return 1.0f - t * t;
@@ -109,7 +111,7 @@ QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
   return place;
 }
 
-/// Tiles [begin, end) that a block processes.
+/// The tiles [begin, end) that a block processes.
 struct TileRange {
   int begin, end;
 };

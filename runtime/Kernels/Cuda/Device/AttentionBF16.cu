@@ -15,13 +15,14 @@ template <int Width> struct ForwardTiles {
   HalfTile<kTile, Width> queries, keys, values;
 };
 
-/// State of rows g and g + 8; scores are base-2 exponents. Until the end, `sum`
-/// is the lane's partial sum.
+/// Softmax state of a lane's rows, lane / 4 and lane / 4 + 8 of its warp.
+/// Scores are base-2 exponents. Until finishRow(), `sum` is the lane's partial
+/// sum.
 struct SoftmaxState {
   float maximum[2], sum[2];
 };
 
-/// Maximum and sum over the four lanes that share rows.
+/// Return the maximum and the sum over the four lanes that share rows.
 QLORA_DEVICE float quadMaximum(float value) {
   value = qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 2));
@@ -44,7 +45,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
       for (int i = 2 * r; i < 2 * r + 2; ++i)
         most = qlora_max(most, scores.tile[j].value[i]);
     most = quadMaximum(most);
-    // If no key was visible yet, 2^(none - 0) is 0.
+    // If no key was visible yet, subtract 0: 2^(none - 0) is 0.
     const float shift = most == attentionNone() ? 0.0f : most;
     const float rescale = qlora_exp2(state.maximum[r] - shift);
     state.maximum[r] = most;
@@ -64,7 +65,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
   }
 }
 
-/// Writes the log-sum-exp; returns the factor for the output.
+/// Writes a row's log-sum-exp. Returns the factor for the row's output.
 QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
                              float maximum, float ownSum) {
   const float sum = quadSum(ownSum);

@@ -4,7 +4,8 @@
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
-/// A warp sums one row of one head. Constant 17: batch * length * heads.
+/// Computes delta = rowsum(dO O): a warp sums one row of one head. Constant 17
+/// is batch * length * heads.
 template <typename T>
 QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
   const int64_t heads = args.constants[2], length = args.constants[1];
@@ -27,8 +28,8 @@ QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
                     sum);
 }
 
-/// P of one pair, 0 if the query does not see the key, and the factor that
-/// turns its score gradient into that of the dot product.
+/// P of a query and a key (0 if the key is not visible), and the factor that
+/// turns the gradient of their score into that of their dot product.
 struct Probable {
   float p, factor;
 };
@@ -80,7 +81,8 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
   addProduct(tiles, shape, rows.q, part, dk);
 }
 
-/// A block is 64 keys of one key head, with all query heads of its group.
+/// Computes dk and dv of 64 keys of a key head, from all query heads of its
+/// group.
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -167,7 +169,8 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
 
 // Symbols --------------------------------------------------------------------
 
-// The gradients need more registers than two blocks per multiprocessor allow.
+// One block per multiprocessor: two blocks would leave a thread too few
+// registers.
 QLORA_CUDA_KERNEL(kAttentionThreads, 1)
 qlora_attention_grad_keys_f32(const __grid_constant__ qlora_cuda_args args) {
   __shared__ AttentionTiles tiles;

@@ -2,8 +2,8 @@
 
 // attention_grad in bf16: blocks of 64 keys for dK and dV, then blocks of 64
 // queries for dQ. Scores and their gradients are recomputed from the operands
-// and lse. The block's rows are the left side. So P and dS have the layout that
-// the next matmul needs, and warps exchange nothing.
+// and lse. A block's own rows are the left side of matmuls. So P and dS have
+// the layout that the next matmul needs, and warps exchange nothing.
 //
 // Width 128: 48 KiB of shared memory, and 128 registers a thread for the sums
 // of dK and dV: two blocks of 4 warps per multiprocessor. Width 64: three.
@@ -12,8 +12,8 @@
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
-/// Operand pair: q and k, whose dot products are the scores, or dout and v,
-/// whose dot products are the gradients of P.
+/// A pair of operands. kScores: q and k, whose dot products are the scores.
+/// kSlopes: dout and v, whose dot products are the gradients of P.
 enum GradientPair { kScores, kSlopes };
 
 constexpr int kColumns = 32; ///< rows of the right side
@@ -50,9 +50,9 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
-/// Begins to copy both left sides and the right side that is multiplied first
-/// (q for a block of keys, v for a block of queries), then the other right
-/// side: two groups of copies.
+/// Begins two groups of copies: both left sides with the right side that is
+/// multiplied first (q for a block of keys, v for a block of queries), then the
+/// other right side.
 template <AttentionKind Kind, bool AreRowsQueries, int Width>
 QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
                              const AttentionShape &shape,
@@ -108,9 +108,9 @@ QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
       block.at.head, queries.tile.index * kColumns, block.at.first);
 }
 
-/// Processes a tile of queries whose copy has begun; begins to copy `next`, if
-/// any. For a wide head, the block's own part is staged last, because the
-/// following matmuls use it.
+/// Processes a tile of queries whose copy has begun, and begins to copy the
+/// tile `next`, if there is one. Of a head wider than Width, the block's own
+/// part is staged last, because the matmuls for dK and dV use it.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
                              const qlora_cuda_args &args,
@@ -153,7 +153,8 @@ QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
   qlora_commit_copies();
 }
 
-/// A block is 64 keys of one key head, with all query heads of its group.
+/// Computes dk and dv of 64 keys of a key head, from all query heads of its
+/// group.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     GradientTiles<Width> &tiles) {
@@ -186,7 +187,8 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 
 // dQ -------------------------------------------------------------------------
 
-/// Processes a tile of keys, like addQueries; v is used once, so comes first.
+/// Processes a tile of keys whose copy has begun, and begins to copy the next
+/// tile. v is used once, so it is multiplied first.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
                           const AttentionShape &shape, const GradientRows &rows,
@@ -218,7 +220,7 @@ QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
   qlora_commit_copies();
 }
 
-/// A block is 64 queries of one head.
+/// Computes dq of 64 queries of one head.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
                                        GradientTiles<Width> &tiles) {

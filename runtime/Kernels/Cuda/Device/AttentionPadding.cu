@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Segment handling around library kernels, which do not support segments.
+// Kernels before and after cuDNN's attention, for segments and padding
+// (Cuda/CudnnAttention.cpp).
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
@@ -8,8 +9,8 @@
 
 constexpr int kReachThreads = 1024;
 
-/// Returns the largest `value` of this and all earlier threads. `shared` has
-/// one value per thread.
+/// Returns the largest `value` of this and all earlier threads of the block.
+/// `shared` has room for one value per thread.
 QLORA_DEVICE int32_t largestSoFar(int32_t value, int32_t *shared) {
   const int thread = int(threadIdx.x);
   for (int distance = 1; distance < kReachThreads; distance *= 2) {

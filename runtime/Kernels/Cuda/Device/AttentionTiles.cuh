@@ -26,7 +26,7 @@ struct AttentionTiles {
 QLORA_DEVICE int threadRow() { return int(threadIdx.x) / 16; }
 QLORA_DEVICE int threadColumn() { return int(threadIdx.x) % 16; }
 
-/// tile[row][d] := element dimension + d of a row; zero outside the matrix.
+/// tile[row][d] := element `dimension` + d of a row; zero outside the matrix.
 QLORA_DEVICE void stage(float (&tile)[kTile][kDepth + 1],
                         const AttentionShape &shape, const AttentionRows &rows,
                         int64_t dimension) {
@@ -150,7 +150,7 @@ QLORA_DEVICE void storeSum(const AttentionSum &sum, const AttentionShape &shape,
   }
 }
 
-/// Maximum and sum over the 16 threads that share rows.
+/// Return the maximum and the sum over the 16 threads that share rows.
 QLORA_DEVICE float rowMaximum(float value) {
   for (int offset = 8; offset > 0; offset /= 2)
     value = qlora_max(value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -162,7 +162,8 @@ QLORA_DEVICE float rowSum(float value) {
   return value;
 }
 
-/// Whether the segment ranges of both sides overlap; both must be staged.
+/// Whether the segment ranges of the left and right rows overlap. The segments
+/// of both sides must be staged.
 QLORA_DEVICE bool mayMeet(const AttentionTiles &tiles,
                           const AttentionShape &shape) {
   if (!shape.segments)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Attention in bf16 on tensor cores. Each of a block's four warps has 16 of its
-// 64 rows (the left side). The warps process tiles of the other side's rows
-// (the right side) together. Both sides are in shared memory, scores and sums
-// in registers. Sums are f32. P and dS, the left sides of a second matmul, are
+// Attention in bf16 on tensor cores. A block has 64 rows (the left side of
+// matmuls), 16 for each of its four warps. The warps process tiles of other
+// rows (the right side) together: keys for a block of queries, and queries for
+// a block of keys. Both sides are in shared memory, scores and sums in
+// registers. Sums are f32. P and dS, the left sides of a second matmul, are
 // rounded to bf16.
 //
 // A kernel is compiled for a width. kFast takes heads of up to that many
@@ -76,7 +77,8 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
 
 // Matmuls --------------------------------------------------------------------
 
-/// WarpSums in bf16 as the left side of a matmul: part k has columns 16 k on.
+/// WarpSums in bf16 as the left side of a matmul: part k has columns 16 k to
+/// 16 k + 15.
 template <int Columns> struct WarpHalves {
   qlora_words part[Columns / 16];
 };
@@ -103,7 +105,8 @@ QLORA_DEVICE void multiplyRows(const HalfTile<kTile, Width> &left,
   constexpr int kRowBytes = 2 * Width;
   const qlora_shared leftRow = left.laneRow(warpFirstRow());
   const qlora_shared rightRow = right.laneRow(0);
-  // Unroll by 2 only: k indexes no registers, and earlier loads need too many.
+  // Unroll by 2 only: k indexes no registers, and loads for more values of k
+  // would need too many registers.
   QLORA_UNROLL_2
   for (int k = 0; k < Width / 16; ++k) {
     const qlora_words a = qlora_load_matrices(leftRow ^ 32 * k);
@@ -135,7 +138,7 @@ QLORA_DEVICE void addProduct(const WarpHalves<Columns> &left,
     }
 }
 
-/// Stores factor[i] * row g + 8 i of the warp, inside the matrix only.
+/// Stores factor[i] * row lane / 4 + 8 i of the warp, inside the matrix only.
 template <int Width>
 QLORA_DEVICE void
 storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
@@ -187,7 +190,8 @@ QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
   return {least, most, lowest == most && lowest != 0 ? most : kMixed};
 }
 
-/// A tile of the right side; `index` is the end if there is no tile.
+/// A tile of the right side. `index` is the end of the range if there is no
+/// tile.
 struct TileStep {
   int index;
   int32_t segment; ///< SegmentRange::only

@@ -19,8 +19,9 @@
 #ifndef QLORA_DEVICE
 #define QLORA_DEVICE static inline __device__
 #endif
-/// Arguments: maximum threads of a block, then optionally the minimum blocks
-/// per multiprocessor. 1 lets a thread use all its registers.
+/// Begins the definition of a kernel. Arguments: the maximum threads of a
+/// block, then optionally the minimum blocks per multiprocessor; 1 lets a
+/// thread use the most registers.
 #define QLORA_CUDA_KERNEL(...)                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 /// Defines a kernel that calls one function with its arguments.
@@ -28,8 +29,9 @@
   QLORA_CUDA_KERNEL(Threads)                                                   \
   Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
 
-/// Unroll hints: for an array that must stay in registers; for a long loop
-/// whose loads would need too many registers (2, 8); for a rare loop (ROLL).
+/// Hints for the next loop. UNROLL: it indexes an array that must stay in
+/// registers. UNROLL_2, UNROLL_8: loads of a fully unrolled loop would need too
+/// many registers. ROLL: the loop runs rarely.
 #ifdef __NVCC__
 #define QLORA_UNROLL _Pragma("unroll")
 #define QLORA_UNROLL_2 _Pragma("unroll 2")
@@ -68,7 +70,8 @@ QLORA_ELEMENT(i8, int8_t)
 // Results equal qlora_f32_to_bf16 and qlora_f32_to_f16, except that a NaN
 // becomes 0x7fff.
 
-/// Rounds both to nearest, ties to even; `low` goes to the low half.
+/// Rounds two values to bf16, to nearest, ties to even. `low` becomes the low
+/// half of the result.
 QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
 #ifdef __NVCC__
   uint32_t pair;
@@ -113,7 +116,7 @@ template <typename T> QLORA_DEVICE T qlora_warp_sum(T value) {
   return value;
 }
 
-/// qlora_block_sum with shared memory for one value per warp.
+/// qlora_block_sum with the caller's shared memory `partials`.
 template <typename T>
 QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   value = qlora_warp_sum(value);
@@ -139,7 +142,7 @@ QLORA_DEVICE double qlora_block_sum(double value) {
   return qlora_block_sum_in(partials, value);
 }
 
-/// Maximum over a warp and over a block; NaN if any value is NaN.
+/// Return the maximum over a warp or a block; NaN if any value is NaN.
 QLORA_DEVICE float qlora_warp_max(float value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
     value = qlora_maximum(value, __shfl_xor_sync(0xffffffffu, value, offset));

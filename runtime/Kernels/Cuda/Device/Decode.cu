@@ -4,12 +4,12 @@
 // bit-identical to StoredTensor::element (Math/Stored.h); each operation is
 // rounded separately.
 //
-// A warp decodes tiles of 1024 elements. Lane l loads the scale of elements [32
-// l, 32 l + 32) of a tile; the block must be a power of two of at least 32. It
-// also loads the packed bytes of groups l, l + 32, ..., and stores each group
-// as 16 bytes, so adjacent lanes access adjacent memory. A group gets its scale
-// from the lane that has it. Bytes and scales of all tiles are requested before
-// the tables are loaded.
+// A warp decodes tiles of 1024 elements, if the format's block is a power of
+// two of at least 32. Lane l loads the scale of elements [32 l, 32 l + 32) of a
+// tile. Lane l also loads the packed bytes of groups l, l + 32, ..., and stores
+// each group as 16 bytes, so adjacent lanes access adjacent memory. It gets a
+// group's scale from the lane that has loaded it. Bytes and scales of all tiles
+// are requested before the tables are loaded.
 //
 // Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
 // power of two; double_quant; byte offsets of scales, nestedAbsmax, nestedMap,
@@ -19,10 +19,10 @@
 
 constexpr int kDecodeThreads = 256;
 constexpr int kDecodeTile = 1024;
-/// Tiles of a warp. Matmul.cpp computes the grid from it.
+/// Number of tiles that a warp decodes. Matmul.cpp computes the grid from it.
 constexpr int kDecodeTiles = 2;
 constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
-/// Elements of a tile with the scale of one lane.
+/// Number of elements of a tile whose scale one lane loads.
 constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
 /// Coding of a format: bits per code, and whether blocks have zero points.
@@ -31,8 +31,9 @@ template <int Bits, bool HasZeros> struct DecodeCoding {
   static constexpr bool kHasZeros = HasZeros;
 };
 
-/// Lookup tables of a block. The code book's 16 values are in 16 banks, so
-/// lanes never conflict. The last byte of its address is zero (lookUp).
+/// Lookup tables of a thread block. A code book's 16 values are in 16 banks, so
+/// lanes never conflict. The last byte of the code book's address is zero,
+/// which lookUp() needs.
 template <typename Coding> struct alignas(256) DecodeTables {
   float codeBook[1 << Coding::kBits];
   float nestedMap[256];
@@ -75,9 +76,9 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
   __syncthreads();
 }
 
-/// Converts values of the code book: subtracts `zero`, if there are zero
-/// points, and multiplies by `absmax`. Without zero points it uses no register
-/// for them.
+/// Converts values of the code book: subtracts `zero`, if the format has zero
+/// points, and multiplies by `absmax`. Specialized for formats without zero
+/// points, so that `zero` needs no register.
 template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
   float absmax;
 
@@ -102,7 +103,7 @@ template <typename Coding> struct DecodeFactors<Coding, true> {
   }
 };
 
-/// A scale as stored.
+/// A block's scale before its decoding.
 struct DecodeScale {
   float factor; ///< nestedAbsmax of the scale's run, or the scale itself
   int code;
@@ -139,7 +140,7 @@ QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
 #endif
 }
 
-/// Decodes a group of 4-bit codes: bytes in memory order, high half first.
+/// Decodes a group of 4-bit codes. The first code of a byte is its high half.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
@@ -153,7 +154,7 @@ decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
     values[i] = factors(lookUp(tables, i % 2 == 0 ? high : low, i / 2));
 }
 
-/// Decodes a group of 8-bit codes; the byte is the index.
+/// Decodes a group of 8-bit codes. A byte is the index into the code book.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
@@ -165,7 +166,7 @@ decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
     values[i] = factors(tables.codeBook[packed >> (8 * i) & 0xffu]);
 }
 
-/// Values of a group: 16 bytes, which a lane stores at once.
+/// Number of values in a group: 16 bytes, which a lane stores at once.
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
@@ -215,9 +216,9 @@ template <typename Coding, typename Out> struct DecodeTile {
   }
 };
 
-/// Returns the scale index of any element. A group has one scale if blocks are
-/// multiples of 16 elements. The high half of element * reciprocal is element /
-/// block while element * block < 2^64; a 64-bit division would spill registers.
+/// Returns the index of an element's scale. The high half of element *
+/// reciprocal is element / block while element * block < 2^64; a 64-bit
+/// division would spill registers.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return w.shift >= 0 ? element >> w.shift
                       : int64_t(__umul64hi(uint64_t(element), w.reciprocal));
@@ -256,7 +257,7 @@ decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
              typename Out::storage *out, int64_t first, int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
-  // If so, a block may start inside a group.
+  // Formats whose block may be a row: then a block may start inside a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned =
       reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;

@@ -4,9 +4,8 @@
 // combine_rows, choice_grad, transpose_rows, grouped_matmul,
 // grouped_weight_grad. Buffers and constants are those of the op in
 // Kernels.def. Experts' row counts are in device memory, so grids have the
-// maximum size, and surplus blocks return.
-//
-// Row indices come from earlier kernels; those out of range are skipped.
+// maximum size, and surplus blocks return. Row indices come from earlier
+// kernels; an index out of range is skipped.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
@@ -115,9 +114,10 @@ QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_route_grad_f32, routeGrad<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
-/// One block. Each expert of this rank gets an equal number of threads. Each
-/// thread counts, then places, the expert's rows in its section of all rows.
-/// With more experts than threads, each thread processes several experts.
+/// Sorts all rows with one block. Each expert of this rank gets an equal number
+/// of threads. Each thread counts, then places, the expert's rows in its
+/// section of all rows. With more experts than threads, a thread has several
+/// experts.
 QLORA_DEVICE void sortByExpert(const qlora_cuda_args &args, int32_t *counts) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
   const int64_t own = experts / args.constants[2];
@@ -179,7 +179,7 @@ qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
 
 // Tokens and sorted rows ------------------------------------------------------
 
-/// One block per sorted row.
+/// gather_rows: one block per sorted row.
 template <typename X>
 QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -198,7 +198,7 @@ QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_gather_rows_f32, gatherRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_gather_rows_bf16, gatherRows<qlora_bf16>)
 
-/// One block per token.
+/// combine_rows: one block per token.
 template <typename X>
 QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -219,7 +219,8 @@ QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_combine_rows_f32, combineRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_combine_rows_bf16, combineRows<qlora_bf16>)
 
-/// One block per row. Adjacent threads are along the longer dimension.
+/// transpose_rows: one block per row. Adjacent threads are along the longer
+/// dimension of the row's matrix.
 template <typename X>
 QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -244,7 +245,7 @@ QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_transpose_rows_f32, transposeRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_transpose_rows_bf16, transposeRows<qlora_bf16>)
 
-/// One block per choice of a token.
+/// choice_grad: one block per choice of a token.
 template <typename X>
 QLORA_DEVICE void choiceGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -271,8 +272,8 @@ constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 
 using GroupTile = float[kGroupTile][kGroupTile + 1];
 
-/// Constants are those of the op; rows and columns cover all groups. W is
-/// buffer 1, in a's type.
+/// grouped_matmul: one block per tile of c. The constants rows and columns
+/// cover all groups. W is buffer 1, in a's type.
 template <typename X>
 QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
                                 GroupTile &w) {
@@ -332,7 +333,8 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
 QLORA_GROUPED_MATMUL(f32)
 QLORA_GROUPED_MATMUL(bf16)
 
-/// One thread per element of dW: sums the group's rows in order.
+/// grouped_weight_grad: one thread per element of dW, which sums the group's
+/// rows in order.
 template <typename Dy, typename X>
 QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

@@ -27,13 +27,15 @@ template <bool IsForward> struct GroupedTiles {
       w;
 };
 
-/// Part of a matrix, starting at `data`; its width is a multiple of 16 bytes.
+/// The part of a matrix from `data` on. Rows are multiples of 16 bytes.
 struct HalfRows {
   const uint16_t *data;
-  int64_t ld, rows, columns; ///< remaining; none if below 1
+  int64_t ld;
+  int64_t rows, columns; ///< of this part; below 1: the part is empty
 };
 
-/// Begins to copy a tile; zeros outside. `base`: any aligned address.
+/// Begins to copy a tile, with zeros outside of `from`. `base`: any valid
+/// address that is aligned to 16 bytes.
 template <int Rows, int Width>
 QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
                         const uint16_t *base) {
@@ -49,7 +51,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
   }
 }
 
-/// Position of a warp's result in the block's.
+/// Return the first row and column of a warp's part of the block's result.
 QLORA_DEVICE int ownRow() {
   return int(threadIdx.x) / kQloraWarp / 2 * kOwnRows;
 }
@@ -72,7 +74,8 @@ QLORA_DEVICE void multiply(const GroupedTiles<IsForward> &tiles,
                               qlora_load_matrices(rows[1] ^ 32 * k)};
     QLORA_UNROLL
     for (int j = 0; j < kOwnColumns / 16; ++j) {
-      // B of the first 8 columns: words 0, 2 in the forward, else 0, 1.
+      // The operand B of the first 8 columns has words 0 and 2 in the forward,
+      // words 0 and 1 in the backward.
       const qlora_words w =
           IsForward
               ? qlora_load_matrices((weights ^ 32 * k) + 16 * j * kRowBytes)

@@ -25,14 +25,14 @@ QLORA_DEVICE GroupRows groupRowsOf(const void *offsets, int64_t groups,
                                    int64_t rows, int64_t number) {
   constexpr unsigned kAll = 0xffffffffu;
   const int lane = int(threadIdx.x) % kQloraWarp;
-  int64_t before = 0; // tiles of all earlier groups
+  int64_t before = 0; // number of tiles of all earlier groups
   for (int64_t base = 0; base < groups; base += kQloraWarp) {
     const int64_t group = base + lane;
     const bool exists = group < groups;
     const int begin = exists ? qlora_load_i32(offsets, group) : 0;
     const int end = exists ? qlora_load_i32(offsets, group + 1) : 0;
     const int tiles = end > begin ? (end - begin + TileRows - 1) / TileRows : 0;
-    int through = tiles; // including this group
+    int through = tiles; // number of tiles up to and including this group
     for (int distance = 1; distance < kQloraWarp; distance *= 2) {
       const int other = __shfl_up_sync(kAll, through, distance);
       through += lane >= distance ? other : 0;

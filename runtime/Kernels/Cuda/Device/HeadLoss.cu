@@ -55,8 +55,9 @@ QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
     qlora_copy_row<From, To>(from, to, columns);
 }
 
-/// The reverse of gatherRow, for labelled rows. Buffers: gradient, labelled,
-/// dhidden. Constants: the chunk's first row, columns, the stride of dhidden.
+/// Copies a row of the chunk to its labelled row of dhidden. Buffers: gradient,
+/// labelled, dhidden. Constants: the chunk's first row, columns, the stride of
+/// dhidden.
 template <typename From, typename To>
 QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
   const int64_t columns = args.constants[1];
@@ -120,7 +121,8 @@ QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
       each(row * count + i, int64_t(words[i]));
 }
 
-/// Buffers: logits f32 [chunk, vocab], labelled, columns, words.
+/// Overwrites the replaced logits of a row. Buffers: logits f32 [chunk, vocab],
+/// labelled, columns, words.
 template <typename Columns>
 QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
   float *logits =
@@ -150,8 +152,8 @@ QLORA_HEAD_ROWS(qlora_head_take_bf16_bf16, takeGradient<qlora_bf16, qlora_bf16>)
 
 // Loss and gradient -----------------------------------------------------------
 
-/// softmax - 1 at the target, softmax elsewhere, times the slope of the cap;
-/// zeros if there is no target.
+/// Overwrites a row's logits with their gradient: softmax, minus 1 at the
+/// target, times the slope of the cap; zeros if there is no target.
 template <typename Gradient>
 QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                                 int32_t target, float logit, float lse,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // head_part without its GEMMs, which the host enqueues (HeadChunks.cpp), and
-// head_merge. An invalid target gives a state of NaN and makes the loss NaN. So
-// does a labelled row that was not computed.
+// head_merge. An invalid target, or a labelled row that was not computed, gives
+// a state of NaN and makes the loss NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
 constexpr uint32_t kNotANumber = 0x7fc00000u, kMinusInfinity = 0xff800000u;
 
-/// State of a row for a shard of the tokens: an element of states.
+/// The state of a row's logits over a shard of the vocabulary: an element of
+/// the operand states.
 struct HeadState {
   float most;
   float sum;
@@ -128,7 +129,7 @@ struct HeadMerge {
         lines(args.constants[7]), own(args.constants[8]),
         shard(args.step->shard),
         cap(float(__builtin_bit_cast(double, args.constants[6]))) {}
-  /// Index of this rank's first row.
+  /// Returns the index of this rank's first row.
   __device__ int64_t firstOwn() const { return own == rows ? 0 : shard * own; }
   __device__ bool isWord(int32_t target) const {
     return target >= 0 && target < vocab;

@@ -15,19 +15,19 @@ constexpr int32_t kNoTarget = -100;
 #define QLORA_HEAD_ROWS(Symbol, ...)                                           \
   QLORA_CUDA_SYMBOL(kHeadThreads, Symbol, __VA_ARGS__)
 
-// A row is read once for its largest logit and the sum of exponentials relative
-// to the largest so far. For a gradient it is read again and overwritten. A
-// thread has kHeadTokens logits at a time, in vectors of four if rows are
-// aligned to 16 bytes.
+// A block reads a row once, for its largest logit and the sum of exponentials
+// relative to the largest logit so far. For a gradient, the block reads the row
+// again and overwrites it. A thread has kHeadTokens logits at a time, in
+// vectors of four if rows are aligned to 16 bytes.
 
 constexpr int kHeadTokens = 16;
-/// Logits that the block processes at a time.
+/// Number of logits that the block processes at a time.
 constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadTokens;
 
 struct HeadTokens {
   float value[kHeadTokens];
 
-  /// Token index of logit i of a thread, in a step that starts at 0.
+  /// Returns the index, in a step of kHeadStep logits, of a thread's logit i.
   template <bool kWide> QLORA_DEVICE int word(int i) {
     const int thread = int(threadIdx.x);
     return kWide ? (i / 4 * kHeadThreads + thread) * 4 + i % 4
@@ -62,9 +62,9 @@ struct HeadTokens {
 /// e^x for x <= 0 with relative error 2^-22 + |x| 2^-23; 0 below -87.
 QLORA_DEVICE float headExp(float x) { return qlora_exp2(x * 1.44269504f); }
 
-/// The largest logit, its first index, as torch.argmax, and the sum of e^(logit
-/// - base). `base` is that logit, or the lowest finite f32 if no logit is
-/// larger.
+/// The largest logit `most`, its first index `word` (as in torch.argmax), and
+/// the sum of e^(logit - base). `base` is `most`, but at least the lowest
+/// finite f32.
 struct HeadSoftmax {
   float most = qlora_from_bits(0xff800000u);
   int32_t word = 0x7fffffff;
@@ -143,14 +143,14 @@ QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
   return reduceSoftmax(softmax);
 }
 
-/// Derivative of a capped logit with respect to the uncapped one; `inverse` is
+/// Returns the derivative of a capped logit by the uncapped logit. `inverse` is
 /// 1 / cap, or 0 without a cap.
 QLORA_DEVICE float headSlope(float logit, float inverse) {
   const float t = logit * inverse;
   return 1.0f - t * t;
 }
 
-/// Without a gradient.
+/// Types of the logits' gradient: none, f32 or bf16.
 struct HeadNoGradient {
   static constexpr bool kExists = false;
 };
@@ -161,9 +161,9 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// logits := softmax times the slope of the cap, narrowed in place. A step
-/// writes to positions that all threads must have read. After a barrier this
-/// holds until the number of read positions doubles, so barriers are rare.
+/// logits := softmax times the slope of the cap, rounded to Gradient in place.
+/// A step writes to positions that all threads must have read. After a barrier
+/// this holds until the number of read positions doubles, so barriers are rare.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
                                float inverse) {

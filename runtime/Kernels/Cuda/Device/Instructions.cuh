@@ -28,9 +28,9 @@ QLORA_INSTRUCTION(float, qlora_reciprocal, float, "rcp.approx.ftz.f32", "=f",
 /// 1 / sqrt(x), relative error 2^-22.9; NaN below zero.
 QLORA_INSTRUCTION(float, qlora_inverse_root, float, "rsqrt.approx.ftz.f32",
                   "=f", "f")
-/// Exact.
+/// Converts f16 to f32, which is exact.
 QLORA_INSTRUCTION(float, qlora_widen_f16, uint16_t, "cvt.f32.f16", "=f", "h")
-/// Rounds to nearest, ties to even; a NaN becomes 0x7fff.
+/// Round to nearest, ties to even; a NaN becomes 0x7fff.
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_f16, float, "cvt.rn.f16.f32", "=h",
                   "f")
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_bf16, float, "cvt.rn.bf16.f32", "=h",

@@ -46,8 +46,8 @@ QLORA_DEVICE void clearMarks(const qlora_cuda_args &args) {
 }
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_clear, clearMarks)
 
-/// Rounds a row of a; one block per row. Blocks that mark the same column write
-/// the same value.
+/// Rounds a row of a to integers and marks outlier columns; one block per row.
+/// Blocks that mark the same column write the same value.
 template <typename A> QLORA_DEVICE void roundRow(const qlora_cuda_args &args) {
   const Int8Case op = Int8Case::of(args);
   const int64_t row = blockIdx.x, k = op.k();
@@ -87,7 +87,8 @@ struct Int8Tiles {
   int32_t marks[kInt8Tile];
 };
 
-/// Adds an outlier column: a unrounded, times the decoded values of W.
+/// Adds the product of an outlier column, which is the unrounded a times the
+/// decoded values of W.
 template <typename A>
 QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
                              int64_t row, int64_t column, int64_t at,
@@ -107,7 +108,7 @@ QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
           __fmul_rn(A::load(args.buffers[0], r * op.c[3] + at), weight));
 }
 
-/// Returns `value` after a store as A and a load.
+/// Returns `value` rounded to type A.
 template <typename A> QLORA_DEVICE float rounded(float value) {
   typename A::storage stored;
   A::store(&stored, 0, value);

@@ -16,7 +16,7 @@ template <int N> struct qlora_lanes {
   __device__ float operator[](int lane) const { return value[lane]; }
 };
 
-/// The widest word for an access of `Bytes` bytes.
+/// The widest word type for an access of `Bytes` bytes.
 template <int Bytes> struct qlora_word {
   using type = uint32_t;
 };
@@ -104,8 +104,8 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
         packed.part[part];
 }
 
-/// Random words for qlora_uniform (Math/Philox.h) for N columns from `column`
-/// on, a multiple of N. Four adjacent columns are drawn at once.
+/// Random words of qlora_uniform (Math/Philox.h) for N columns. The first
+/// column is a multiple of N. Four adjacent columns are drawn at once.
 template <int N> struct qlora_draws {
   uint32_t word[N];
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales, with the arithmetic of Math/NF4Quantize.h;
-// bytes equal the CPU's. Buffers and constants are those of the op.
+// quantize and quantize_scales, with the arithmetic of Math/NF4Quantize.h.
+// Bytes equal the CPU's. Buffers and constants are those of the op in
+// Kernels.def.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/NF4Quantize.h"
@@ -28,8 +29,8 @@ QLORA_DEVICE uint32_t codeOf(float value) {
 }
 
 /// Quantizes a block of the format, `count` elements from `first` on, with one
-/// warp; returns its scale. A byte holds two elements, the first in the high
-/// half. If the number is odd, the last low half is the code of zero.
+/// warp, and returns the block's scale. A byte holds two elements, the first in
+/// the high half. If `count` is odd, the last low half is the code of zero.
 template <typename In>
 QLORA_DEVICE float quantizeBlock(const void *x, int64_t first, int64_t count,
                                  bool isWhole, uint8_t *packed) {

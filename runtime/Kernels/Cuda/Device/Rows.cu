@@ -49,7 +49,7 @@ template <typename X, typename Y> struct RowWalk {
       const int64_t group = first + step * kRowThreads;
       if (group >= count)
         return;
-      // A 64-bit division is about 20 times slower.
+      // Use a 32-bit division if possible: 64 bits are about 20 times slower.
       const int64_t row = rows == 1 ? 0
                           : isSmall ? uint32_t(group) / uint32_t(ofRow)
                                     : group / ofRow;
@@ -150,7 +150,7 @@ template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_f32, columnSum<qlora_f32>)
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_bf16, columnSum<qlora_bf16>)
 
-/// out += the partial sums, in order.
+/// Adds the partial sums to out, in order.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   const int64_t columns = args.constants[1], partials = args.constants[3];
@@ -278,7 +278,7 @@ QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
     *qlora_at<double>(sums, index) = sum;
 }
 
-/// Returns the sum of all partial sums; called by one block.
+/// Returns the sum of all partial sums. All threads of one block call it.
 QLORA_DEVICE double sumOfParts(void *sums, int64_t partials) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
@@ -301,7 +301,7 @@ qlora_length_partials(const __grid_constant__ qlora_cuda_args args) {
 
 QLORA_DEVICE float clipScale(double norm, float count, float loss,
                              float maxNorm) {
-  // Not zero (NaN) if the norm or the loss is not finite.
+  // `zero` is NaN if the norm or the loss is not finite.
   const float zero = (float(norm) - float(norm)) + (loss - loss);
   if (zero != 0)
     return zero;
@@ -313,7 +313,7 @@ QLORA_DEVICE float clipScale(double norm, float count, float loss,
   return float((factor < 1.0 ? factor : 1.0) / count);
 }
 
-/// One block.
+/// Computes norm and scale from the partial sums, with one block.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
   double sum = sumOfParts(args.buffers[4], args.constants[3]);
@@ -331,7 +331,7 @@ qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
                             args.step->max_grad_norm));
 }
 
-/// One block.
+/// Computes the length from the partial sums, with one block.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_length_finish(const __grid_constant__ qlora_cuda_args args) {
   const double sum = sumOfParts(args.buffers[2], args.constants[1]);

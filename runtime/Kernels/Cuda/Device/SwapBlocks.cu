@@ -6,12 +6,13 @@
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 constexpr int kSwapThreads = 256;
-/// 16-byte words of a thread; RowKernels.cpp computes the grid from it.
+/// Number of 16-byte words that a thread copies. RowKernels.cpp computes the
+/// grid from it.
 constexpr int kSwapWords = 4;
 
-/// x as [first, second, run], in rows of `columns` with gaps of `gap`; all in
-/// words that lie within one run and one row. Index is 32 bits if possible: a
-/// 64-bit division is about 20 times slower.
+/// x as [first, second, run], in rows of `columns` with gaps of `gap`, all
+/// counted in words. A word lies within one run and one row. Index has 32 bits
+/// if possible, because a 64-bit division is about 20 times slower.
 template <typename Index> struct SwappedBlocks {
   Index columns, first, second, run;
   int64_t gap;

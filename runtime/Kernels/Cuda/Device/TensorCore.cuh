@@ -24,16 +24,16 @@
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-/// A lane's values of a C.
+/// A lane's values of the operand C.
 struct qlora_sums {
   float value[4];
 };
 
 #ifdef __NVCC__
 
-/// Returns `value`, but opaque to the compiler, so code that depends on it is
-/// not moved. Otherwise all addresses of an unrolled loop are computed before
-/// the surrounding loop, and each occupies a register.
+/// Returns `value`, but hides from the compiler that it is unchanged, so code
+/// that depends on it is not moved. Otherwise all addresses of an unrolled loop
+/// are computed before the surrounding loop, and each occupies a register.
 QLORA_DEVICE uint32_t qlora_here(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -70,7 +70,8 @@ QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
   return m;
 }
 
-/// Like qlora_load_matrices, transposed: (2t, g), (2t + 1, g) of matrix m.
+/// Loads the matrices of qlora_load_matrices transposed: word m becomes (2t,
+/// g), (2t + 1, g) of matrix m.
 QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
   qlora_words m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "

@@ -7,11 +7,11 @@
 
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
-/// Rows of Width bf16, in 16-byte words. Word w of row r is stored at w ^ (r %
-/// 8), so the eight rows of a matrix, which are accessed together, are in
-/// different banks. (Padding would do so too, but would exceed the 48 KiB that
-/// a block has by default.) Aligned to a row, so the address of another word is
-/// an exclusive or with its index.
+/// Rows of Width bf16 values, in 16-byte words. Word w of row r is stored at w
+/// ^ (r % 8), so the eight rows of a matrix, which are accessed together, are
+/// in different banks. (Padding would need more than the 48 KiB that a block
+/// has by default.) The tile is aligned to a row, so the address of another
+/// word of a row is an exclusive or.
 template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   static constexpr int kWords = Width / 8;
   qlora_words words[Rows][kWords];
@@ -29,7 +29,7 @@ template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   }
 };
 
-/// 16 rows of a warp by Columns, f32; tile j has columns 8 j to 8 j + 7.
+/// A warp's f32 sums of 16 rows by Columns. Tile j has columns 8 j to 8 j + 7.
 template <int Columns> struct WarpSums {
   static constexpr int kCount = Columns / 8;
   qlora_sums tile[kCount];

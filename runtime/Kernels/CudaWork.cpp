@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Work of each kernel that a CUDA row launches (CostModel.h). Mirrors the host
-// code in Cuda/ and uses the same plans (Plans/CudaWorkspaces.h).
+// The work of each kernel that a CUDA row launches (CostModel.h). Must match
+// the host code in Cuda/; both use the plans of Plans/CudaWorkspaces.h.
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -49,7 +49,7 @@ static void append(Kernels &to, const Kernels &more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// Work of decoding the whole weight, as the op `decode` would do it.
+/// Work of decoding the complete weight: that of the op `decode`.
 static Work panelDecodeWork(const KernelRequest &r) {
   KernelRequest decode{findKernelOp("decode"), {}, {}};
   decode.dtypes = {r.dtype("w"), r.dtype("a")};
@@ -138,8 +138,8 @@ static Kernels headWork(const KernelRequest &r) {
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
     append(kernels,
            chunkWork(plan, std::min(plan.chunkRows, plan.rows - first)));
-  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses, or
-                                                   // states of unlabelled rows
+  // The sum of the losses, or the states of unlabelled rows.
+  kernels.push_back(rowWork(12.0 * plan.rows, 0));
   return kernels;
 }
 
@@ -150,7 +150,7 @@ struct CudaWorkRow {
 };
 } // namespace
 
-/// Ops with several kernels that take time; every other op has only one.
+/// Ops with several kernels that take time. All other ops have one such kernel.
 static constexpr CudaWorkRow kRows[] = {
     {"matmul", matmulWork},
     {"panel_matmul", panelMatmulWork},
@@ -172,7 +172,7 @@ static const KernelRow &firstRow(const KernelRequest &request) {
   return *found;
 }
 
-/// Moves counts from this project's attention kernels to cuDNN's.
+/// Moves the attention counts from this project's kernels to cuDNN's.
 static void giveToCudnn(Work &work) {
   constexpr auto kFirst = size_t(AttentionKernel::kCudnnForward);
   std::swap_ranges(work.attention.begin(), work.attention.begin() + kFirst,

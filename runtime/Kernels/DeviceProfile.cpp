@@ -16,7 +16,8 @@ using namespace qlora;
 
 namespace {
 
-/// Removes keys from an object as it reads them; keeps the first error.
+/// Reads keys of an object and removes them, so that unknown keys remain. Keeps
+/// the first error.
 class ProfileReader {
 public:
   ProfileReader(const std::string &path, nlohmann::json json)
@@ -36,7 +37,7 @@ public:
     return inner;
   }
 
-  /// Like takeObject, for a required key.
+  /// Removes and returns the object of a required key.
   std::optional<ProfileReader> requireObject(const char *key) {
     return has(key) ? takeObject(key) : std::nullopt;
   }
@@ -220,7 +221,7 @@ Status DeviceProfile::describeNetwork(int64_t gpusPerNode,
 double AttentionRate::seconds(double flops, double flopsPerKey) const {
   // Keys that a causal query sees on average.
   constexpr double kKeys2k = (2048 + 1) / 2.0, kKeys8k = (8192 + 1) / 2.0;
-  // Time per FLOP is limit + more / keys.
+  // The time per FLOP is limit + more / keys; at2k and at8k determine both.
   const double more = (1 / at2k - 1 / at8k) / (1 / kKeys2k - 1 / kKeys8k);
   const double limit = 1 / at8k - more / kKeys8k;
   return 1e-9 * (limit * flops + more * flopsPerKey);

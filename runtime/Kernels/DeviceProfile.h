@@ -46,11 +46,11 @@ namespace qlora {
 
 /// Rate of one direction of an attention kernel, in 10^9 needed FLOPs per
 /// second (bf16, causal, heads of 128), for sequences of 2,048 and 8,192
-/// tokens. For other lengths, each query costs a fixed number of keys more than
-/// it sees (partial tiles, start and end of a block), at one rate. Short
-/// sequences are therefore slow.
+/// tokens. Rates for other lengths follow from a model: at one rate, each query
+/// costs as much as the keys that it sees and a fixed number of further keys
+/// (partial tiles, start and end of a block). So short sequences are slow.
 struct AttentionRate {
-  double at2k = 0, at8k = 0; ///< at8k is 1 to 4 times at2k, 4 excluded
+  double at2k = 0, at8k = 0; ///< at2k <= at8k < 4 * at2k
 
   /// Seconds for `flops` needed FLOPs. `flopsPerKey` are the FLOPs that one
   /// more key for each query would add.
@@ -111,8 +111,8 @@ struct RankLinks {
   bool areMeasured() const { return window || sockets || network; }
 };
 
-/// Rates of all cores of one rank together. The default is an AVX-512 server
-/// with two cores; most decisions depend only on ratios.
+/// Rates of all cores of one rank together. The defaults are those of an
+/// AVX-512 server with two cores; most decisions depend only on ratios.
 struct DeviceProfile {
   std::string cpu = "default"; ///< or name of the GPU
   int64_t cores = 2;
@@ -128,7 +128,8 @@ struct DeviceProfile {
   RankLinks links;                       ///< between CPU ranks
   std::optional<GpuRates> gpu;
 
-  /// Returns `kernels`, or estimates as fractions of the other rates.
+  /// Returns `kernels`; if they are not measured, estimates them from the other
+  /// rates.
   CpuKernelRates cpuKernels() const;
 
   /// Sets GPUs per node and network rate of a GPU profile; 0 and "" change
@@ -136,20 +137,19 @@ struct DeviceProfile {
   /// "400Gb" or "50GB" per second. A ring reaches kReachedOfLink of it.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
 };
-/// Ratio used for the known GPUs: 48 GB/s on a link of 400 Gb/s.
+/// Fraction of a link's rate that a ring reaches: 48 GB/s on 400 Gb/s.
 inline constexpr double kReachedOfLink = 0.96;
 
-/// Predictions for GPUs have a high and a low figure. An H200 at its power
-/// limit was within 5 % of the low figure (docs/benchmarks.md).
-///
-///   high  every kernel reaches the profile's rates, and kernels of two streams
-///         overlap as far as these rates allow (Timeline.h);
-///   low   GEMMs and attention reach 0.9 of their rates, memory-bound kernels
-///         0.85. Kernels of two streams do not overlap: a GEMM fills the
-///         registers of every multiprocessor, so no decode can start.
-///
-/// Returns the rates for the low figure of a GPU. Link rates stay the same.
+// Predictions for GPUs have a high and a low figure. An H200 at its power limit
+// was within 5 % of the low figure (docs/benchmarks.md).
+//
+//   high  every kernel reaches the profile's rates, and kernels of two streams
+//         overlap as far as these rates allow (Timeline.h);
+//   low   GEMMs and attention reach 0.9 of their rates, memory-bound kernels
+//         0.85. Kernels of two streams do not overlap: a GEMM fills the
+//         registers of every multiprocessor, so no decode can start.
 inline constexpr double kLowProducts = 0.9, kLowMemory = 0.85;
+/// Returns the rates for the low figure of a GPU. Link rates stay the same.
 DeviceProfile lowRates(DeviceProfile device);
 
 /// Names of the known GPUs, in the order of the table.

@@ -26,8 +26,9 @@ struct KernelOperand {
   bool isRead = false;
   bool isWritten = false;
   bool isOptional = false;
-  bool isReadByRows = false; ///< only a few of its rows are read
-  /// If f32, it is rounded to bf16 when another operand with this mark is bf16.
+  bool isReadByRows = false; ///< whether only a few of its rows are read
+  /// Whether an f32 operand is rounded to bf16 if another operand with this
+  /// mark is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.
@@ -53,8 +54,8 @@ struct OperandShapes {
   std::optional<std::string> refusal;
 };
 
-/// Allowed values of a constant: an integer in [1, 2^40]; 0 or 1; the bits of a
-/// double; or values that the op checks.
+/// Allowed values of a constant. kCount: an integer in [1, 2^40]; kFlag: 0 or
+/// 1; kDouble: the bits of a double; kOther: the op checks the value.
 enum class ConstantKind { kCount, kFlag, kDouble, kOther };
 
 /// A library op: the names of its operands and constants, in ABI order.
@@ -71,15 +72,15 @@ struct KernelOp {
   /// is UINT64_MAX. Requires a request that a row accepted.
   std::vector<uint64_t> operandBytes(const KernelRequest &request) const;
 
-  /// Index of a constant or operand. Asserts that it exists: names come only
-  /// from this project's code.
+  /// Return the index of a constant or operand, and assert that it exists:
+  /// names come only from this project's code.
   unsigned constantIndex(std::string_view constant) const;
   unsigned operandIndex(std::string_view operand) const;
 };
 
-/// One launch of an op: enough to accept or refuse it and to size its
-/// workspace. `dtypes` has one entry per operand; nullopt for an absent
-/// optional operand.
+/// The types and constants of one launch of an op, from which a row accepts or
+/// refuses the launch and computes its workspace. `dtypes` has one entry per
+/// operand; nullopt for an absent optional operand.
 struct KernelRequest {
   const KernelOp *op;
   std::vector<std::optional<qlora_dtype>> dtypes;
@@ -103,23 +104,24 @@ struct KernelRow {
   const KernelOp *op;
   std::string implementation; ///< "onednn", "cudnn", ...
   std::string target;         ///< "cpu", "cuda"
-  /// Oracle for tests: plain sums. Selected only if requested by name.
+  /// Whether the row is an oracle for tests, which computes plain sums. An
+  /// oracle is selected only if requested by name.
   bool isOracle = false;
-  /// Returns why the row refuses a valid request; nullptr if it refuses none.
-  /// Called by reject.
+  /// Returns why the row refuses a valid request, or nullopt. Called by
+  /// reject(); null if the row accepts all valid requests.
   std::optional<std::string> (*limits)(const KernelRequest &) = nullptr;
   uint64_t (*workspace)(const KernelRequest &) = nullptr;
-  /// Sets constants that only divide the work, for speed (larger workspace) or
-  /// for a small workspace. nullptr keeps the op's values.
+  /// Sets constants that only divide the work, according to the allowed
+  /// workspace. Null if the row keeps the op's values.
   void (*tune)(KernelRequest &, WorkspaceSize) = nullptr;
-  /// The workspace may be much larger than a later row's. If workspaces must be
-  /// small, the row is used only up to kSmallWorkspace bytes.
+  /// Whether the workspace may be much larger than a later row's. If workspaces
+  /// must be small, such a row is used only up to kSmallWorkspace bytes.
   bool isRoomy = false;
 
   /// Returns nullopt if this row supports the request, otherwise the reason.
   std::optional<std::string> reject(const KernelRequest &request) const;
-  /// Bytes of the `workspace` operand. If a library needs more at load, the
-  /// runtime falls back to the next row.
+  /// Returns the bytes of the `workspace` operand. If a library needs more at
+  /// load, the runtime uses the next row.
   uint64_t workspaceBytes(const KernelRequest &request) const {
     return workspace ? workspace(request) : 0;
   }
@@ -128,7 +130,7 @@ struct KernelRow {
 
 inline constexpr uint64_t kSmallWorkspace = uint64_t(64) << 20;
 
-/// All ops and rows, in the order of Kernels.def. Built once; immutable.
+/// Return all ops or rows, in the order of Kernels.def. Built once; immutable.
 const std::vector<KernelOp> &kernelOps();
 const std::vector<KernelRow> &kernelRows();
 
@@ -136,7 +138,8 @@ const std::vector<KernelRow> &kernelRows();
 const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 
-/// Bits per element; 0 for stored formats, whose size depends on the layout.
+/// Returns the bits per element; 0 for stored formats, whose size depends on
+/// the layout.
 inline unsigned dtypeBits(qlora_dtype dtype) {
   switch (dtype) {
   case QLORA_DTYPE_F32:

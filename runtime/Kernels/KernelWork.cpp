@@ -25,7 +25,7 @@ static double bytesOf(double elements, qlora_dtype dtype) {
   return elements * dtypeBits(dtype) / 8;
 }
 
-/// Bytes of a weight as stored: operand `w` of panel_matmul and decode.
+/// Returns the bytes of the stored weight w of a request.
 static double storedBytes(const KernelRequest &r) {
   const int64_t elements = r.constant("rows") * r.constant("columns");
   const qlora_dtype dtype = *r.dtype("w");
@@ -36,7 +36,8 @@ static double storedBytes(const KernelRequest &r) {
                     .bytes);
 }
 
-/// Elements that need decoding. bf16 and f16 only change width, at read speed.
+/// Returns the number of elements that need decoding. bf16 and f16 need none:
+/// converting them is as fast as reading.
 static double decodedNumbers(double elements, qlora_dtype stored) {
   return storedFormat(stored) ? elements : 0;
 }
@@ -99,7 +100,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
   // W is read from memory as stored; decoded values stay in cache.
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  // Without overlap, a is read row by row, and c is read before it is written.
+  // Not overlapped: a is read row by row, and c is read before it is written.
   // For the part in cache, this takes half the time (bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
@@ -108,7 +109,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Integer arithmetic on a CPU is about as fast as f32; a is rounded first.
+/// Work of int8_matmul. Integer arithmetic on a CPU is about as fast as f32; a
+/// is rounded in a pass before the matmul.
 static Work int8MatmulWork(const KernelRequest &r) {
   const int64_t m = r.constant("m"), rows = r.constant("rows"),
                 columns = r.constant("columns");
@@ -123,12 +125,13 @@ static Work int8MatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Expected number of rows in groups.
+/// Returns the expected number of rows that are in a group.
 static int64_t groupedRows(const KernelRequest &r) {
   return (r.constant("m") + r.constant("shared") - 1) / r.constant("shared");
 }
 
-/// Assumes that every group has rows: each weight is decoded once.
+/// Work of grouped_matmul if every group has rows, so each weight is decoded
+/// once.
 static Work groupedMatmulWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   const qlora_dtype compute = *r.dtype("a");
@@ -154,7 +157,7 @@ static Work groupedWeightGradWork(const KernelRequest &r) {
                   r.constant("beta") != 0);
 }
 
-/// Work of one pass over the operands, which their marks say to read or write.
+/// Work of one pass over all operands that the op's marks say to read or write.
 static Work walkWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   double bytes = 0;
@@ -178,7 +181,7 @@ static Work decodeWork(const KernelRequest &r) {
   return work;
 }
 
-/// Like decodeWork, plus a dot product of length `rank` for each element of w.
+/// Work of a decode, plus a dot product of length `rank` for each element of w.
 static Work adaptedNormWork(const KernelRequest &r) {
   Work work = decodeWork(r);
   const double products = double(r.constant("rows")) * r.constant("columns") *
@@ -195,9 +198,9 @@ static Work attentionWork(const KernelRequest &r) {
                        *r.dtype("q"), r.op->name == "attention_grad");
 }
 
-/// Assumes that every row has a label: the count is not known at compile time.
-/// Logits stay in cache, and each block of rows reads the weight. The weight
-/// gradient needs another pass, which recomputes the logits.
+/// Work of the LM head if every row has a label; their count is not known at
+/// compile time. Logits stay in cache, and each block of rows reads the weight.
+/// The weight gradient needs another pass, which recomputes the logits.
 static Work headWork(const KernelRequest &r) {
   const bool hasGradient = plans::hasHeadGradient(r);
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
@@ -218,8 +221,8 @@ static Work headWork(const KernelRequest &r) {
   return work;
 }
 
-/// Reads all states, and reads and rewrites the gradient. Only the rows of w
-/// for the rank's own targets are read, which is not counted.
+/// Work of head_merge: reads all states, and reads and rewrites the gradient.
+/// The rows of w for the rank's own targets are few and not counted.
 static Work headMergeWork(const KernelRequest &r) {
   const double states = double(r.constant("shards")) * r.constant("rows");
   double bytes = states * plans::kHeadStateNumbers * 4;
@@ -232,13 +235,13 @@ static Work headMergeWork(const KernelRequest &r) {
   return rowWork(bytes, states);
 }
 
-/// Bytes of [rows, columns] elements of an operand.
+/// Returns the bytes of [rows, columns] elements of an operand's type.
 static double walkedBytes(const KernelRequest &r, std::string_view operand) {
   return bytesOf(double(r.constant("rows")) * r.constant("columns"),
                  *r.dtype(operand));
 }
 
-/// Reads and writes rows of a table.
+/// Work of embedding ops, which read or write rows of a table.
 static Work embeddingWork(const KernelRequest &r) {
   return rowWork(2 * walkedBytes(r, "w"), 0);
 }

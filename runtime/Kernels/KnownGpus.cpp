@@ -38,7 +38,7 @@ using namespace qlora;
 
 namespace {
 
-/// One GPU, in units that fit on a line.
+/// One row of the table of GPUs, in short units.
 struct Gpu {
   std::string_view name, title;
   int64_t multiprocessors;
@@ -63,7 +63,6 @@ constexpr Gpu kGpus[] = {
     {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
      {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s per GPU.
-    // These rates are used in the design's estimates.
     {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
      {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8, 52},
     // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
@@ -129,7 +128,7 @@ std::optional<DeviceProfile> qlora::profileOfGpu(std::string_view driverName) {
     if (letter != ' ')
       name +=
           static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  // Other variants of the same chip, and MIG instances.
+  // Profiles do not apply to other variants of a chip and to MIG instances.
   for (const std::string_view other : {"mig", "pcie", "nvl", "laptop"})
     if (name.find(other) != std::string::npos)
       return std::nullopt;

@@ -24,15 +24,17 @@ struct LogitsBlock {
   std::span<const int32_t> rows = {};
   const float *logits = nullptr;
   int64_t firstWord = 0, words = 0, vocab = 0;
-  /// If not 0, tokens per shard of the LM head: firstWord is relative to the
-  /// rank's shard, and the last tokens may lie beyond the vocabulary.
+  /// 0, or the number of tokens per shard of the LM head. Then firstWord is
+  /// relative to the rank's shard, and the last tokens may lie beyond the
+  /// vocabulary.
   int64_t piece = 0;
 };
 
-/// Observes values that a step does not keep. Set only while `--dump` records
-/// the logits; null otherwise.
+/// Observes values that a step does not keep. Used only while `--dump` records
+/// the logits.
 struct KernelObserver {
-  /// Called for each block of head_loss or head_part, not concurrently.
+  /// Called for each block of logits of head_loss or head_part, by one thread
+  /// at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
 
@@ -55,7 +57,7 @@ struct LaunchTogether {
 class LibraryKernel {
 public:
   virtual ~LibraryKernel() = default;
-  /// Must not allocate from the C++ heap and must not throw.
+  /// Runs the kernel. Must not allocate from the C++ heap and must not throw.
   virtual Status run(const LibraryKernelArgs &args) = 0;
 
   /// Identifies the preprocessing of a frozen operand that several launches can
@@ -70,8 +72,8 @@ public:
   }
 };
 
-/// Checks that `row` supports `request` with `workspaceBytes` of workspace, on
-/// any target; kUnavailable if not.
+/// Checks that `row`, for any target, supports `request` with `workspaceBytes`
+/// of workspace. Returns kUnavailable if not.
 inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
                             uint64_t workspaceBytes) {
   if (const std::optional<std::string> reason = row.reject(request))

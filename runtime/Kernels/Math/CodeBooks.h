@@ -36,7 +36,7 @@ QLORA_HOST_DEVICE constexpr float nf4Value(int code) {
   return kValues[code];
 }
 
-/// bitsandbytes' FP4: a sign, and twelfths in its own order of codes.
+/// bitsandbytes' FP4: a sign, and twelfths in bitsandbytes' order of codes.
 constexpr float fp4Value(int code) {
   constexpr float kTwelfths[8] = {0.0f, 0.0625f, 8.0f, 12.0f,
                                   4.0f, 6.0f,    2.0f, 3.0f};
@@ -44,8 +44,8 @@ constexpr float fp4Value(int code) {
   return code > 8 ? -value : value; // neither of the two zeros is negative
 }
 
-/// The value of a float with `exponentBits` and `mantissaBits`, biased so that
-/// half of the exponents are negative; no code is infinite.
+/// Returns the value of a float with `exponentBits` and `mantissaBits`. The
+/// bias makes half of the exponents negative; no code is infinite.
 constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
   const int mantissa = code & ((1 << mantissaBits) - 1);
   const int exponent = code >> mantissaBits & ((1 << exponentBits) - 1);
@@ -62,17 +62,17 @@ constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
 /// E2M1 of the OCP's microscaling formats.
 constexpr float mxfp4Value(int code) { return smallFloat(code, 2, 1); }
 
-/// E4M3 without infinities; if all bits of the magnitude are set, it is NaN.
+/// E4M3 without infinities. A code is NaN if all bits of its magnitude are set.
 constexpr float fp8Value(int code) {
   return (code & 127) == 127 ? __builtin_nanf("") : smallFloat(code, 4, 3);
 }
 
-/// Two's complement.
+/// The value of a two's complement code.
 constexpr float int8Value(int code) {
   return float(code < 128 ? code : code - 256);
 }
 
-/// The code itself, for formats with zero points.
+/// The code as a number, for formats with zero points.
 constexpr float integerValue(int code) { return float(code); }
 
 } // namespace qlora

@@ -13,29 +13,31 @@
 //               + x[i, outliers] . W[j, outliers], rounded again
 //
 // where W = codes * scale / 127, rounded to x's type. The integer sum is exact,
-// so all of y except the last line has the same bits everywhere. The sum over
-// outliers, in f32, has an order of its own. A NaN makes its whole row NaN, and
-// so does an infinity that is no outlier.
+// so all of y except the last line has the same bits everywhere. The order of
+// the f32 sum over outliers is not bitsandbytes'. A NaN, or an infinity that is
+// no outlier, makes its row of y NaN.
 //
-// Include Rows.h before, or on a GPU the definitions of its functions.
+// Include Rows.h first, or on a GPU the definitions of its functions.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_INT8MATMUL_H
 #define QLORA_RUNTIME_KERNELS_MATH_INT8MATMUL_H
 
 #include "runtime/Kernels/Rows.h"
 
-/// Should be 1 / 127^2 = 6.2000124e-05; bitsandbytes' op lost a zero.
+/// bitsandbytes' constant for 1 / 127^2, which is 6.2000124e-05: a zero is
+/// missing there.
 #define QLORA_INT8_PRODUCT_SCALE 6.200124e-05f
 #define QLORA_INT8_WEIGHT_SCALE 7.874015718698502e-3f
 
 /// Maximum terms of a sum: 2^17 * 127 * 128 is below 2^31.
 constexpr int64_t kMostInt8Depth = int64_t(1) << 17;
 
-/// Magnitudes are compared as bits, where a NaN is the largest.
+/// The bits of infinity. Magnitudes are compared as bits, so a NaN is the
+/// largest.
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-/// Returns the bits from which a magnitude is an outlier. The threshold is
-/// rounded too, as in a comparison with float16.
+/// Returns the bits of the smallest outlier magnitude: the threshold, rounded
+/// as in a comparison with float16.
 QLORA_INLINE uint32_t qlora_outlier_bits(double threshold) {
   return threshold == 0 ? 0xffffffffu
                         : qlora_to_bits(qlora_round_f16(float(threshold)));
@@ -47,7 +49,7 @@ QLORA_INLINE bool qlora_is_outlier(uint32_t magnitude, uint32_t from) {
 QLORA_INLINE float qlora_int8_inverse(float absmax) {
   return 127.0f * (1.0f / absmax);
 }
-/// Returns 0 for the NaN that a row of zeros gives.
+/// Returns the integer code of x; 0 for the NaN that a row of zeros gives.
 QLORA_INLINE int qlora_int8_code(float x, float inverse) {
   const float code = qlora_round_even(x * inverse);
   return qlora_abs(code) <= 127.0f ? int(code) : 0;

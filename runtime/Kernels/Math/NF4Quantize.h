@@ -29,13 +29,14 @@
 namespace qlora {
 
 inline constexpr int kNF4Midpoints = 15;
-/// A power of two.
+/// Number of partial sums of the scales' mean; a power of two.
 inline constexpr int kNF4MeanPartials = 1024;
 inline constexpr int kNF4MapEntries = 256;
 /// Elements of 8-bit optimizer states that share a scale.
 inline constexpr int kStateBlock = 256;
 
-/// The middle of entries `code` and `code` + 1; `code` is a constant.
+/// Returns the middle of entries `code` and `code` + 1 of NF4's code book.
+/// `code` is a constant.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {
   return (nf4Value(code) + nf4Value(code + 1)) / 2.0f;
 }
@@ -63,7 +64,7 @@ QLORA_HOST_DEVICE inline float nf4Divide(float a, float b) {
   return a / b;
 #endif
 }
-/// a * b + c, rounded once.
+/// Returns a * b + c, rounded once.
 QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
@@ -74,19 +75,20 @@ QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
 
 // Elements and their scales ---------------------------------------------------
 
-/// The bits of a magnitude, which sort like magnitudes; a NaN is the largest.
+/// Returns the bits of a value's magnitude, which sort like magnitudes; a NaN
+/// is the largest.
 QLORA_HOST_DEVICE inline int32_t nf4Magnitude(float value) {
   return int32_t(qlora_to_bits(value) & 0x7fffffffu);
 }
 
-/// Replaces every NaN by one: machines differ in the bits of a widened f16 NaN,
-/// and of the maximum of a NaN and another value.
+/// Replaces a NaN by one with fixed bits: machines differ in the bits of a
+/// widened f16 NaN, and of the maximum of a NaN and another value.
 QLORA_HOST_DEVICE inline float nf4WithoutPayload(float value) {
   return value == value ? value : qlora_from_bits(0x7fc00000u);
 }
 
-/// Returns the divisor of a block with that largest magnitude. bitsandbytes
-/// raises it to a denormal, so only an all-zero block changes.
+/// Returns the divisor of a block whose largest magnitude is `absmax`.
+/// bitsandbytes raises it to a denormal, which only changes an all-zero block.
 QLORA_HOST_DEVICE inline float nf4Divisor(float absmax) {
   return nf4WithoutPayload(absmax < 1e-38f ? 1e-38f : absmax);
 }
@@ -96,11 +98,11 @@ QLORA_HOST_DEVICE inline float nf4Clamp(float value) {
   return value < -1.0f ? -1.0f : 1.0f < value ? 1.0f : value;
 }
 
-/// Scales an element of a whole block; `inverse` is 1 / the divisor.
+/// Scales an element of a complete block; `inverse` is 1 / the divisor.
 QLORA_HOST_DEVICE inline float nf4Scaled(float value, float inverse) {
   return nf4Clamp(nf4Multiply(value, inverse));
 }
-/// Scales an element of a last block that is partial.
+/// Scales an element of a partial last block.
 QLORA_HOST_DEVICE inline float nf4Divided(float value, float divisor) {
   return nf4Clamp(nf4Divide(value, divisor));
 }
@@ -142,10 +144,10 @@ QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
   return uint8_t(low);
 }
 
-/// Entry `code` of a dynamic map (Dettmers, "8-bit Approximations for
-/// Parallelism in Deep Learning", 2015): 0, 1, and for 7 exponents e the
-/// middles of equal intervals of [0.1, 1], times 10^(e-6). There are 2^e
-/// intervals with both signs, or twice as many without a sign.
+/// Returns entry `code` of a dynamic map (Dettmers, "8-bit Approximations for
+/// Parallelism in Deep Learning", 2015). The entries are 0, 1, and for 7
+/// exponents e the middles of equal intervals of [0.1, 1], times 10^(e-6). A
+/// signed map has 2^e intervals for each sign, an unsigned map 2^(e+1).
 QLORA_HOST_DEVICE inline float dynamicMapValue(bool isSigned, int code) {
   constexpr float kPowers[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
   const int zero = isSigned ? 127 : 0;

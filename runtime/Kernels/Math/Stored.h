@@ -9,15 +9,17 @@
 // (runtime/Weights/StoredTensors.h) converts them to the one layout in memory.
 //
 // A tensor of n elements, flattened row-major, consists of blocks of `block`
-// elements. For some formats they are rows; otherwise they may straddle rows:
-// element i has the scale of block i / block, whatever the columns. An element
-// is the code book's value of its code times the block's scale. With zero
-// points it is that value less the block's zero point, which is exact, times
-// the scale, rounded once. With 4 bits, element 2i is in the high nibble of
-// byte i, element 2i+1 in the low nibble. A scale is an f32 times the tensor's
-// correction. With `doubleQuant` it is a code of one byte: map[code] *
-// nestedAbsmax[i / 256] + correction, product and sum rounded separately (no
-// FMA). That is bitsandbytes' double quantisation. MXFP4's powers of two are a
+// elements. For some formats a block is a row; for others, blocks may straddle
+// rows. Element i has the scale of block i / block. Its value is the code
+// book's value of its code times the scale. Formats with zero points first
+// subtract the block's zero point, which is exact. The value is rounded once.
+// With 4 bits, element 2i is in the high nibble of byte i, element 2i+1 in the
+// low nibble.
+//
+// The scale of a block is a stored f32 times the tensor's correction. With
+// `doubleQuant` (bitsandbytes' double quantisation) a one-byte code is stored,
+// and the scale of block i is map[code] * nestedAbsmax[i / 256] + correction,
+// product and sum rounded separately (no FMA). MXFP4's powers of two are such a
 // map of 256 entries, with nestedAbsmax 1 and correction 0.
 //
 // In memory the components follow each other, each at a multiple of 64 bytes:
@@ -41,21 +43,22 @@
 
 namespace qlora {
 
-/// Coded scales with a common value of nestedAbsmax.
+/// Number of coded scales that share a value of nestedAbsmax.
 inline constexpr int64_t kNestedRun = 256;
 
 // Formats ---------------------------------------------------------------------
 
-/// Whether scales are codes.
+/// Whether a format's scales are codes: never, with doubleQuant, or always.
 enum class CodedScales { kNever, kByChoice, kAlways };
 
 struct StoredFormat {
   qlora_dtype dtype;
   const char *name;  ///< of the dtype, and of the element type in programs
-  const char *title; ///< for people
+  const char *title; ///< name in messages
   int bits;          ///< per code: 4 or 8
   float (*value)(int code);
-  /// Allowed blocks: powers of two in [leastBlock, mostBlock], rows, or both.
+  /// Allowed blocks: powers of two in [leastBlock, mostBlock] and, if
+  /// takesRows, rows.
   int64_t leastBlock, mostBlock;
   bool takesRows;
   CodedScales codedScales;
@@ -69,8 +72,8 @@ struct StoredFormat {
   constexpr bool takesBlock(int64_t block) const {
     return takesPower(block) || (takesRows && block > 0);
   }
-  /// Codes are integers (two's complement) and a row has one scale, so
-  /// int8_matmul multiplies the codes directly.
+  /// Whether codes are integers (two's complement) and a row has one scale, so
+  /// that int8_matmul multiplies the codes directly.
   constexpr bool isInteger() const { return value == int8Value; }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
@@ -97,7 +100,7 @@ inline constexpr StoredFormat kStoredFormats[] = {
      CodedScales::kNever, 1.0f, true},
 };
 
-/// Returns null for floating-point types.
+/// Returns the format of a dtype; null for floating-point types.
 constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.dtype == dtype)
@@ -105,7 +108,7 @@ constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   return nullptr;
 }
 
-/// Finds a format by name; null if there is none.
+/// Returns the format with this name; null if there is none.
 constexpr const StoredFormat *storedFormat(std::string_view name) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.name == name)
@@ -135,7 +138,7 @@ struct StoredLayout {
   int64_t correction = 0;
   int64_t bytes = 0; ///< of the whole tensor
 
-  /// Returns the layout; `dtype` is in kStoredFormats.
+  /// Returns the layout of a tensor; `dtype` is in kStoredFormats.
   static constexpr StoredLayout of(qlora_dtype dtype, int64_t elements,
                                    int64_t block, bool doubleQuant) {
     auto align = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
@@ -158,7 +161,7 @@ struct StoredLayout {
     return l;
   }
 
-  /// Bytes of the codes of `count` elements.
+  /// Returns the bytes of the codes of `count` elements.
   constexpr int64_t bytesOf(int64_t count) const {
     return bits == 8 ? count : (count + 1) / 2;
   }
@@ -181,7 +184,7 @@ struct StoredTensor {
   const float *codeBook;
   const float *correction;
 
-  /// `bytes` is aligned to 4.
+  /// Returns the tensor whose bytes are at `bytes`, aligned to 4.
   static StoredTensor of(const StoredLayout &layout, const void *bytes) {
     const auto *base = static_cast<const uint8_t *>(bytes);
     const auto floats = [&](int64_t offset) {

@@ -214,7 +214,7 @@ StatusOr<LossSums> Program::finishFloats() {
 
 /// Divides the sums by the number of ranks that have added equal ones:
 /// tensor-parallel ranks and, for sums of whole sequences, context-parallel
-/// ranks. Of a pipeline, only the last stage has added sums.
+/// ranks. In a pipeline, only the last stage has added sums.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
   return read /= module.tensorRanks() *

@@ -110,8 +110,7 @@ double busSeconds(double bytes, const DeviceProfile &device);
 constexpr double kCacheBytes = 32 << 20;
 
 /// Returns `work` for a CPU if `bytes` of its input were written just before.
-/// Of these, the bytes that fit the cache are read from the cache, not from
-/// memory.
+/// As many of them as fit the cache are read from it instead of from memory.
 Work withCached(Work work, double bytes);
 
 /// Work of a kernel without matmuls: a generated kernel, or a loop over rows.

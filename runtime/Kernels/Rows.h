@@ -4,9 +4,10 @@
 // scalar functions of row regions. Every function is branch-free and calls no
 // library, so loops over columns vectorise and kernel modules import no symbol.
 //
-// Includes only <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which are
-// standalone too. C++20 for g++ and clang. Compile with -ffp-contract=off and
-// without -ffast-math (rounding to an integer adds 1.5 * 2^23).
+// Includes only <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which
+// include no other headers. C++20 for g++ and clang. Compile with
+// -ffp-contract=off and without -ffast-math (rounding to an integer adds 1.5 *
+// 2^23).
 //
 // Errors are relative to the exact value, in f32 ulp, over all finite arguments
 // unless a range is given; tests/conformance/RowsTest.cpp measures them. On
@@ -38,7 +39,8 @@ QLORA_INLINE uint32_t qlora_to_bits(float value) {
 // Load and store ------------------------------------------------------------
 //
 // bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even. A
-// NaN stays a quiet NaN (0x7fff on CUDA). int8_t saturates and stores NaN as 0.
+// NaN stays a quiet NaN (0x7fff on CUDA). Stores to int8_t saturate, and store
+// a NaN as 0.
 
 QLORA_INLINE float qlora_load_f32(const void *p, int64_t i) {
   return static_cast<const float *>(p)[i];
@@ -66,7 +68,7 @@ QLORA_INLINE uint16_t qlora_f32_to_bf16(float value) {
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 #endif
 }
-/// Returns `value` after a store as bf16 and a load.
+/// Returns `value` rounded to bf16.
 QLORA_INLINE float qlora_round_bf16(float value) {
 #ifdef QLORA_CONVERTS
   return qlora_bf16_to_f32(qlora_narrow_bf16(value));
@@ -143,7 +145,7 @@ QLORA_INLINE float qlora_abs(float x) {
   return qlora_from_bits(qlora_to_bits(x) & 0x7fffffffu);
 }
 
-/// `magnitude` with the sign of x.
+/// Returns `magnitude` with the sign of x.
 QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
   return qlora_from_bits(qlora_to_bits(magnitude) |
                          (qlora_to_bits(x) & 0x80000000u));
@@ -156,8 +158,8 @@ QLORA_INLINE float qlora_round_even(float x) {
   return qlora_signed_as(magnitude < 0x1p23f ? rounded : magnitude, x);
 }
 
-/// Correctly rounded; NaN below zero. The libm function would set errno, which
-/// needs a call and prevents vectorisation.
+/// sqrt x, correctly rounded; NaN below zero. The libm function would set
+/// errno, which needs a call and prevents vectorisation.
 QLORA_INLINE float qlora_sqrt(float x) {
 #ifdef __clang__
   return __builtin_elementwise_sqrt(x);
@@ -165,8 +167,8 @@ QLORA_INLINE float qlora_sqrt(float x) {
   return __builtin_sqrtf(x);
 #endif
 }
-/// Within 1.5 ulp: two correctly rounded steps. On CUDA the relative error is
-/// below 2^-22.9, and subnormal inputs give infinity.
+/// 1 / sqrt x within 1.5 ulp: two correctly rounded steps. On CUDA the relative
+/// error is below 2^-22.9, and subnormal inputs give infinity.
 QLORA_INLINE float qlora_rsqrt(float x) {
 #ifdef __CUDA_ARCH__
   return qlora_inverse_root(x);
@@ -224,7 +226,8 @@ QLORA_INLINE float qlora_log(float x) {
   return x > 0.0f ? positive : other;
 }
 
-/// Within 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| + 1).
+/// tanh x within 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| +
+/// 1).
 QLORA_INLINE float qlora_tanh(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = -5.70498872745e-3f;
@@ -237,7 +240,8 @@ QLORA_INLINE float qlora_tanh(float x) {
   return qlora_signed_as(size < 0.625f ? near : far, x);
 }
 
-/// Within 2.5 ulp: a polynomial near 0 (Cephes), else 1 - erfc (Chebyshev).
+/// erf x within 2.5 ulp: a polynomial near 0 (Cephes), else 1 - erfc
+/// (Chebyshev).
 QLORA_INLINE float qlora_erf(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = 7.853861353153693e-5f;
@@ -276,9 +280,9 @@ QLORA_INLINE float qlora_sigmoid(float x) {
 #endif
 }
 
-/// Evaluates the polynomials of sine and cosine on [-pi/4, pi/4] and the
-/// quadrant. Reduces in f64 by pi/2 as a sum of three 33-bit constants: exact
-/// while the quadrant index is below 2^20, so for |x| up to 1.6e6.
+/// sin and cos of x reduced to [-pi/4, pi/4], and the quadrant of x. The
+/// reduction is in f64, by pi/2 as a sum of three 33-bit constants. It is exact
+/// while the quadrant index is below 2^20: for |x| up to 1.6e6.
 struct qlora_sine_parts {
   double sine, cosine;
   uint32_t quadrant;
@@ -303,13 +307,13 @@ QLORA_INLINE qlora_sine_parts qlora_reduce_sine(float x) {
   return {s * z * r + r, c * z + 1.0, uint32_t(bits)};
 }
 
-/// Within 1 ulp for |x| <= 1.6e6.
+/// sin x within 1 ulp for |x| <= 1.6e6.
 QLORA_INLINE float qlora_sin(float x) {
   const qlora_sine_parts parts = qlora_reduce_sine(x);
   const double value = parts.quadrant & 1 ? parts.cosine : parts.sine;
   return float(parts.quadrant & 2 ? -value : value);
 }
-/// Within 1 ulp for |x| <= 1.6e6.
+/// cos x within 1 ulp for |x| <= 1.6e6.
 QLORA_INLINE float qlora_cos(float x) {
   const qlora_sine_parts parts = qlora_reduce_sine(x);
   const double value = parts.quadrant & 1 ? parts.sine : parts.cosine;
@@ -334,7 +338,7 @@ QLORA_INLINE float qlora_maximum(float a, float b) {
   const float larger = a > b ? a : b;
   return a != a ? a : larger;
 }
-/// Minus infinity, the neutral element of a maximum.
+/// Returns minus infinity, the neutral element of a maximum.
 QLORA_INLINE float qlora_lowest() { return qlora_from_bits(0xff800000u); }
 QLORA_INLINE void qlora_lowest_lanes(float (&lanes)[16]) {
   for (int i = 0; i < 16; ++i)

@@ -23,7 +23,7 @@ HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
   for (int64_t range = 1; range < ranges; ++range) {
     const HeadRowState &state = stateOf(range);
     whole.target += state.target;
-    // Of equal maxima the first one counts, as in torch.argmax.
+    // The first of equal maxima counts, as in torch.argmax.
     if (state.maximum > whole.maximum) {
       whole.maximum = state.maximum;
       whole.best = state.best;

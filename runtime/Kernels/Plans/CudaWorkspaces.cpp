@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The workspaces of CUDA kernels; how attention and the LM head divide work.
+// The workspaces of CUDA kernels, and the division of the work of attention and
+// the LM head.
 
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
@@ -13,7 +14,8 @@ static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
 // Matmuls ---------------------------------------------------------------------
 
-/// Bytes for 16 partial results, if the depth is split.
+/// Returns cuBLASLt's scratch: bytes for 16 partial results in f32, if the
+/// depth is split.
 static Size cublasScratch(const GemmProblem &p) {
   const Size wanted =
       (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);
@@ -101,7 +103,7 @@ static Reason needMultiples(const KernelRequest &r, int64_t of,
   return std::nullopt;
 }
 
-/// Elements of a load of 16 bytes.
+/// Number of bf16 elements in a load of 16 bytes.
 static constexpr int64_t kNumbersOfLoad = 8;
 
 /// Limits of Device/GroupedBF16.cu.
@@ -110,7 +112,7 @@ Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // Backward, the depth is a matrix's rows, and a's row ends after them.
+  // In the backward the depth is a matrix's rows, which a row of a must fill.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";
@@ -139,10 +141,10 @@ uint64_t attentionDeltaWorkspace(const KernelRequest &r) {
 // Scratch sizes were read from plans that cuDNN 9.19 to 9.28 made for described
 // devices. If another version's plan needs more, loading skips that plan.
 
-/// Rows of the largest tile of positions in any engine.
+/// Rows of the largest tile of queries or keys in any engine.
 static constexpr int64_t kCudnnTile = 128;
 
-/// Blocks that a pass should have, so that the last ones leave few
+/// Number of blocks that a pass should have, so that the last blocks leave few
 /// multiprocessors idle: eight for each multiprocessor of a large GPU.
 static constexpr int64_t kCudnnBlocks = 1024;
 
@@ -218,13 +220,13 @@ static Reason needCudnn(const KernelRequest &r) {
     return refusalOf(r, "dim", "be at most 256");
   if (r.constantAsDouble("cap") != 0)
     return "scores have a cap";
-  // cuDNN computes strides of the scores even if no memory holds them.
+  // cuDNN computes strides of the scores even if they are never in memory.
   const Size scores = Size(r.constant("batch")) * Size(r.constant("heads")) *
                       Size(r.constant("length")) * Size(r.constant("length"));
   if (scores.bytes() > uint64_t(1) << 60)
     return "more than 2^60 scores";
-  // Not every engine of cuDNN 9 masks behind a sequence that ends inside a
-  // tile: gradients on sm_90 have been NaN for lse below -88.
+  // Not every engine of cuDNN 9 masks the positions after a sequence that ends
+  // inside a tile: gradients on sm_90 have been NaN for lse below -88.
   if (Reason reason = needMultiples(r, kCudnnTile, {"length"}))
     return reason;
   return needMultiples(r, kNumbersOfLoad, {"dim", "ldq", "ldk", "ldv", "ldo"});
@@ -308,7 +310,7 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.gathered =
       layout.add(packed(plan.productType, plan.chunkRows, plan.hidden));
   if (plan.hasPanels()) {
-    // A multiple of 16 bytes of logits, so that a panel's logits are aligned.
+    // A multiple of 4 rows, so that a panel's logits are aligned to 16 bytes.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
     plan.panelRows = std::min(std::max<int64_t>(rows, 4), plan.vocab);
     plan.panel = layout.add(packed(kF32, plan.panelRows, plan.hidden));
@@ -331,10 +333,11 @@ Size CudaHeadPlan::productScratch() const {
                  cublasScratch(weightGradientProduct(chunkRows)));
 }
 
-/// A chunk reads the whole weight once per matmul. Below 140 to 250 rows that
-/// takes longer than the arithmetic, with the rates of KnownGpus.cpp. The
-/// hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256; of 1,024
-/// rows it is 128, one for nearly every multiprocessor of a large GPU.
+/// Sets the rows of a chunk. A chunk reads the complete weight once per matmul.
+/// With fewer than 140 to 250 rows, reading takes longer than the arithmetic at
+/// the rates of KnownGpus.cpp. The hidden gradient of 256 rows of 4,096 has 32
+/// tiles of 128 by 256. With 1,024 rows it has 128 tiles, one for nearly every
+/// multiprocessor of a large GPU.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
   const int64_t fit = kHeadLogitsBytes / 4 / headWords(r) / 64 * 64;
   const int64_t least =

@@ -32,21 +32,21 @@ inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
 inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 
-/// A matmul by cuBLASLt. Its operands have one type: bf16 if both are bf16, or
-/// if one is and the other may be rounded; f32 otherwise. Operands of other
-/// types are converted into dense copies. A result that cuBLASLt cannot write
-/// is computed in an f32 copy of c first.
+/// A matmul by cuBLASLt. cuBLASLt's operands have one type: bf16 if both
+/// operands are bf16, or one is bf16 and the other may be rounded; otherwise
+/// f32. Operands of other types are converted into dense copies. A result that
+/// cuBLASLt cannot write is computed in an f32 copy of c first.
 struct CudaGemmPlan {
   GemmProblem product; ///< with the types and strides of the copies
   Part a, b, c;
-  Part scratch; ///< cuBLASLt's
+  Part scratch; ///< for cuBLASLt
   Size total = 0;
   /// Returns the plan; its buffers begin after `begin` bytes of the workspace.
   static CudaGemmPlan of(const GemmProblem &problem, Size begin = 0);
 };
 
-/// panel_matmul.decoded: the whole weight in a's type, if it is stored in
-/// another, then the buffers of the matmul.
+/// panel_matmul.decoded: the complete weight in a's type, if it is stored in
+/// another type, then the buffers of the matmul.
 struct CudaPanelPlan {
   Part decoded;
   GemmProblem problem; ///< with the decoded weight
@@ -69,52 +69,52 @@ struct CudaInt8Plan {
 /// attention_grad: bytes of rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 
-/// Scratch that a forward plan of cuDNN may need, in bytes; it holds the state
-/// of the scheduler, if there is one.
+/// Maximum scratch of a forward plan of cuDNN, in bytes. The scratch holds the
+/// state of the kernel's scheduler, if there is one.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
 /// attention.cudnn.
 struct CudnnForwardPlan {
-  Part scratch; ///< cuDNN's
-  Part reach;   ///< i32 [batch, length], where there are segments
+  Part scratch; ///< for cuDNN
+  Part reach;   ///< i32 [batch, length], if there are segments
   Size total = 0;
   static CudnnForwardPlan of(const KernelRequest &request);
 };
 
-/// Above this size, in bytes, the scores' gradient of one pass of
-/// attention_grad.cudnn is not stored.
+/// Maximum bytes of the scores' gradient that one pass of attention_grad.cudnn
+/// stores. Larger gradients are not stored.
 inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 
-/// attention_grad.cudnn runs one graph in several passes, each over some
-/// sequences, or over some key heads of one sequence with their query heads; at
-/// most `slots` key heads at a time. So smaller passes need a smaller
-/// workspace: our scratch for all passes, then cuDNN's for one. An engine needs
-/// sums of dK and dV for every query head, and either the scores' gradient (2
-/// length^2 bytes per head) or a sum of dQ.
+/// attention_grad.cudnn runs one graph in several passes. A pass is over some
+/// sequences, or over some key heads of one sequence with their query heads; it
+/// has at most `slots` key heads. The workspace holds this project's scratch
+/// for all passes, then cuDNN's for one pass, so smaller passes need less. An
+/// engine needs sums of dK and dV for every query head, and either the scores'
+/// gradient (2 length^2 bytes per head) or a sum of dQ.
 struct CudnnGradientPlan {
-  int64_t batch = 1, keyHeads = 1; ///< of a pass; divisors of the op's
+  int64_t batch = 1, keyHeads = 1; ///< of a pass; they divide the op's
   Part lse;        ///< f32 [batch, heads, length], with segments only
   Part delta;      ///< f32 [batch, heads, length]
   Part reach;      ///< i32 [batch, length], with segments only
   Size scores = 0; ///< bytes of a pass's scores' gradient; 0: not stored
-  Part scratch;    ///< cuDNN's
-  /// If a graph names the sum of dQ: its range of `scratch` (f32, like q), the
-  /// rest.
+  Part scratch;    ///< for cuDNN
+  /// If the sum of dQ is an operand of the graph: its part of `scratch` (f32,
+  /// like q), and the remaining scratch.
   Part dqSum, besideSum;
   Size total = 0;
   static CudnnGradientPlan of(const KernelRequest &request);
 };
 
 /// head_loss, head_loss_grad and head_part over chunks of gathered labelled
-/// rows. The matmuls are bf16 if hidden and w are, else f32, with panels of
-/// rows of w widened. The gradient of the logits replaces them in place; a bf16
-/// row takes the first half of its f32 row.
+/// rows. The matmuls are bf16 if hidden and w are bf16; otherwise they are f32,
+/// and w is widened in panels of rows. The gradient of the logits overwrites
+/// the logits; a bf16 row takes the first half of its f32 row.
 struct CudaHeadPlan {
   int64_t rows, chunkRows, panelRows, hidden;
   int64_t vocab; ///< rows of w
   qlora_dtype hiddenType, weightType, productType;
   bool hasGradient, hasWeightGradient;
-  qlora_dtype dhiddenType;  ///< of the operand
+  qlora_dtype dhiddenType;  ///< type of the operand dhidden
   qlora_dtype gradientType; ///< of the gathered gradient; f32 for panels
   Part rowLosses;           ///< f64 [rows]; head_part has none
   Part labelled;            ///< i32 [rows]: the rows with a label, then -1

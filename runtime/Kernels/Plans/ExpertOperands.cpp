@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// The shapes of the operands of experts.
+// The shapes of the operands of the experts' ops.
 
 #include "runtime/Kernels/Plans/Plans.h"
 
 namespace qlora::plans {
 
-/// Checks that row indices fit i32, also as products of the named constants.
+/// Checks that the product of the named constants, a number of rows, fits i32.
 static Reason needRows(const KernelRequest &r,
                        std::initializer_list<std::string_view> names) {
   static constexpr int64_t kMost = (int64_t(1) << 31) - 1;

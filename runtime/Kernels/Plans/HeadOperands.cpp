@@ -6,8 +6,8 @@
 
 namespace qlora::plans {
 
-/// Checks that columns and words are there exactly if logits are replaced. With
-/// a gradient, the columns' gradient must be there too, and dw must not.
+/// Checks that columns and words are present exactly if logits are replaced. If
+/// there is a gradient too, dcolumns must be present and dw absent.
 static Reason needReplaced(const KernelRequest &r) {
   const int64_t replaced = r.constant("replaced");
   if (replaced < 0 || replaced > r.constant("vocab"))

@@ -25,8 +25,9 @@ bool hasHeadWeightGradient(const KernelRequest &r) {
   return r.op->name == "head_loss_grad" && r.dtype("dw").has_value();
 }
 
-/// oneDNN packs at most 64 columns of b over the whole depth and keeps a block
-/// of sums; this is room for twice that.
+/// Returns the scratch allowed for oneDNN, in bytes. oneDNN packs at most 64
+/// columns of b over the complete depth and keeps a block of sums; the limit is
+/// twice that.
 static uint64_t mostLibraryScratch(const GemmProblem &p) {
   return (128 << 10) +
          2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();

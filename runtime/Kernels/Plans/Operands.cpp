@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks of every request: marks and types of Kernels.def, shapes of its op's
-// operands, and further limits of an op.
+// Checks of requests: marks and types of Kernels.def, the shapes of operands,
+// and further limits of an op.
 
 #include "runtime/Kernels/Math/Int8Matmul.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
@@ -29,7 +29,8 @@ OperandShapes matmul::shapes(const KernelRequest &r) {
           {m, n, "ldc"}};
 }
 
-/// Checks `block` for StoredLayout; `rowBlock`: the block of a whole row, or 0.
+/// Checks the constant `block` for StoredLayout. `rowBlock` is the number of
+/// elements in a row if a row may be a block, else 0.
 static Reason needBlock(const KernelRequest &r, int64_t rowBlock = 0) {
   const int64_t block = r.constant("block");
   if (rowBlock && block == rowBlock)
@@ -65,7 +66,8 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
           {m, isForward ? rows : columns, "ldc"}};
 }
 
-/// A row is one block. Sums of at most 2^17 products of codes fit into i32.
+/// Requires that a row is one block, and a depth of at most 2^17: so many
+/// products of codes fit i32.
 OperandShapes int8_matmul::shapes(const KernelRequest &r) {
   if (Reason reason = needStored(r))
     return *reason;
@@ -209,8 +211,8 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
   return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
-/// Equal counts make out as large as x without gaps. Both counts may saturate,
-/// but then no operand is that large.
+/// Requires that out has as many elements as x without gaps. Both counts may
+/// saturate, but no operand is that large.
 OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t run = r.constant("run");
@@ -227,7 +229,8 @@ OperandShapes swap_blocks::shapes(const KernelRequest &r) {
 
 OperandShapes clip_norm::shapes(const KernelRequest &r) {
   const int64_t elements = r.constant("elements"), skip = r.constant("skip");
-  // The label count is element 1. The norm is over [skip, elements).
+  // The label count is element 1, so there are at least 2 elements. The norm is
+  // over [skip, elements).
   if (elements < 2)
     return refusalOf(r, "elements", "be at least 2");
   if (skip < 0 || skip > elements)
@@ -267,7 +270,7 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
   return reason + std::to_string(request.constant(constant));
 }
 
-/// Bytes of an operand that is present.
+/// Returns the bytes of an operand that is present.
 static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
                     const OperandShape &shape) {
   if (!storedFormat(dtype))

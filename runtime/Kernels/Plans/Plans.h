@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 
 // The requests that each op of Kernels.def accepts, and the workspaces of its
-// rows: how a launch will run, as far as that is known without a machine. The
-// compiler plans and the runtime checks with the same code, so nothing here
-// depends on a vendor library.
+// rows. The compiler plans and the runtime checks launches with the same code,
+// so nothing here depends on a vendor library or on a machine.
 //
 // Every op has
 //   plans::<op>::shapes                            see KernelOp
-// and a row, if the table says so,
+// and every row with QLORA_KERNEL_LIMITS has
 //   plans::<op>::<implementation>::limits          see KernelRow
-// and the functions that the table names for its workspace and tuning.
+// Kernels.def names the functions for workspaces and tuning.
 //
 // A request may come from a hostile train.so: `shapes` must refuse every
-// request for which a kernel would access memory outside such operands, and
-// sizes saturate instead of wrapping around.
+// request for which a kernel would access memory outside operands of these
+// shapes, and sizes saturate instead of wrapping around.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_PLANS_H
 #define QLORA_RUNTIME_KERNELS_PLANS_PLANS_H
@@ -55,8 +54,8 @@ public:
       sum.value = kMaximum;
     return sum;
   }
-  /// Rounds up to the alignment of a workspace buffer: a cache line, and more
-  /// on CUDA (CudaWorkspaces.h).
+  /// Rounds up to the alignment of a workspace buffer: a cache line, or on CUDA
+  /// kCudaAlignment.
   constexpr Size aligned(int64_t to = 64) const {
     Size padded = *this + Size(to - 1);
     if (padded.value != kMaximum)
@@ -71,12 +70,12 @@ private:
   uint64_t value;
 };
 
-/// Bytes from the first to the last element of [rows, columns] with row stride
-/// `ld`.
+/// Returns the bytes from the first to the last element of [rows, columns] with
+/// row stride `ld`.
 Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 
-/// Formats "window must not be negative, got -1": a constant, what it must be,
-/// and its value.
+/// Returns "window must not be negative, got -1" for the constant "window" and
+/// `must` = "not be negative".
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
 /// Checks `block` and `double_quant` if the weight `w` is quantized.
@@ -88,7 +87,7 @@ Reason needCap(const KernelRequest &request);
 /// best.
 inline constexpr int64_t kHeadStateNumbers = 4;
 
-/// Number of ids that have a vector in the table of an embedding.
+/// Returns the number of ids that have a vector in the table of an embedding.
 inline int64_t tableIds(const KernelRequest &request) {
   const int64_t piece = request.constant("piece");
   return piece ? piece : request.constant("vocab");
@@ -102,7 +101,7 @@ struct Part {
   uint64_t offset = 0, bytes = 0;
 
   explicit operator bool() const { return bytes != 0; }
-  /// Returns its address; null if the launch does not have it.
+  /// Returns the buffer's address; null if the launch does not have the buffer.
   template <typename T = uint8_t> T *in(void *workspace) const {
     return bytes ? reinterpret_cast<T *>(static_cast<uint8_t *>(workspace) +
                                          offset)
@@ -111,9 +110,9 @@ struct Part {
 };
 
 /// Places buffers one after another, each at a multiple of `alignment` bytes: a
-/// cache line, and more on CUDA (CudaWorkspaces.h). Only this class lays out
-/// workspaces: a row's workspaceBytes is end(), and its kernel uses the offsets
-/// of the buffers.
+/// cache line, or on CUDA kCudaAlignment. Only this class lays out workspaces:
+/// a row's workspaceBytes is end(), and its kernel uses the offsets of the
+/// buffers.
 class WorkspaceLayout {
 public:
   explicit constexpr WorkspaceLayout(int64_t alignment = 64, Size begin = 0)
@@ -123,7 +122,7 @@ public:
     next = (next + bytes).aligned(alignment);
     return part;
   }
-  /// Bytes of all buffers so far; saturates.
+  /// Returns the bytes of all buffers so far; saturates.
   Size end() const { return next; }
 
 private:

@@ -35,7 +35,8 @@ static int64_t halve(int64_t extent, int64_t unit) {
   return ceilDivide(extent, 2 * unit) * unit;
 }
 
-/// Tiles large enough that packing is cheap, small enough for 16 tasks.
+/// Returns a tile over the complete depth, large enough that packing is cheap,
+/// and small enough for 16 tasks.
 static GemmTile wholeDepthTile(const GemmProblem &p) {
   static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
   GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
@@ -86,8 +87,9 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
   return copies;
 }
 
-/// Bounds oneDNN's scratch per thread. In 9 of 10 shapes oneDNN 2.6 needs at
-/// most `most`; others use fewer threads, or tiles.
+/// Returns an estimate of oneDNN's scratch per thread, at most `most` bytes.
+/// That is enough for 9 of 10 shapes in oneDNN 2.6; for other shapes fewer
+/// threads, or tiles, are used.
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
@@ -96,7 +98,8 @@ static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   return Size(static_cast<int64_t>(std::min<uint64_t>(shape.bytes(), most)));
 }
 
-/// Bytes of `tile` for `slots` tasks, or of `library` with its copies.
+/// Returns the larger of the workspaces of both implementations: scratch of
+/// tiles for `slots` tasks, and `library` bytes with copies of operands.
 static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
   const Size tiles = Size(int64_t(GemmTile::of(p).bytes)) * Size(slots);
   const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
@@ -168,7 +171,7 @@ uint64_t int8Workspace(const KernelRequest &r) {
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {
-  /// This many rows keep a panel of sums in the cache next to a core.
+  /// Maximum rows, so that a panel of sums stays in the cache next to a core.
   static constexpr int64_t kRows = 512;
   PanelPlan plan;
   plan.isForward = r.constant("transpose_w") != 0;
@@ -239,7 +242,7 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   s.keys = take(isNarrow, s.block, dim);
   s.values = take(isNarrow, s.block, dim);
   s.narrowScores = take(isBF16, ceilDivide(s.block * s.block, 2), 1);
-  // Maximum of oneDNN 2.6: both operands, padded.
+  // oneDNN 2.6 needs at most copies of both operands, padded.
   s.library = take(isBF16, s.block + 63, std::max(s.block, dim) + 63);
   const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
   const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *

@@ -33,16 +33,16 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
-  /// Whether an f32 operand with a bf16 one may be rounded to bf16 (`^` of
-  /// Kernels.def).
+  /// Whether an f32 operand may be rounded to bf16 if the other operand is bf16
+  /// (`^` of Kernels.def).
   bool mayRound = false;
   auto operator<=>(const GemmProblem &) const = default;
 
-  /// Whether there are no gaps between rows; a single row has none.
+  /// Whether a matrix has no gaps between rows. A single row has none.
   bool isDenseA() const;
   bool isDenseB() const;
   bool isDenseC() const { return m == 1 || ldc == n; }
-  /// Whether bf16 arithmetic can compute it.
+  /// Whether bf16 arithmetic can compute the matmul.
   bool isBF16() const;
 };
 
@@ -50,7 +50,7 @@ struct GemmProblem {
 inline constexpr int64_t kGemmSlots = 16;
 
 /// The shape of a tile of c, the depth of one step, and the f32 scratch of a
-/// task: tiles of a, b and c, each only if its type is not f32.
+/// task: tiles of a, b and c. An f32 matrix needs no scratch.
 struct GemmTile {
   int64_t rows, columns, depth;
   Part a = {}, b = {}, c = {};
@@ -58,13 +58,13 @@ struct GemmTile {
   static GemmTile of(const GemmProblem &problem);
 };
 
-/// oneDNN uses matrix tiles (AMX) from this depth on.
+/// Minimum depth for which oneDNN uses matrix tiles (AMX).
 inline constexpr int64_t kLeastTileDepth = 32;
 
-/// Dense bf16 copies for a bf16 matmul (of operands with gaps, and of f32
-/// operands that may be rounded), then the library's own scratch. With
-/// `fillsTiles`, depths below kLeastTileDepth are padded to it with zeros.
-/// Workspaces have room for that on every CPU.
+/// Dense bf16 copies for a bf16 matmul, of operands with gaps and of f32
+/// operands that may be rounded; then the library's scratch. If `fillsTiles`,
+/// smaller depths are padded with zeros to kLeastTileDepth. Every workspace has
+/// room for the padding, whatever the CPU.
 struct GemmCopies {
   Part a, b, c;
   uint64_t bytes = 0; ///< of all copies; the library's scratch follows
@@ -72,9 +72,10 @@ struct GemmCopies {
   static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
 };
 
-/// Bytes of scratch that is enough for either implementation.
+/// Returns the bytes of scratch that suffice for both implementations.
 Size gemmWorkspace(const GemmProblem &problem);
-/// The scratch for one thread, with at most `most` bytes for the library.
+/// Returns the scratch for one thread, with at most `most` bytes for the
+/// library.
 Size sequentialGemmWorkspace(const GemmProblem &problem,
                              uint64_t most = 1024 * 1024);
 
@@ -82,8 +83,8 @@ GemmProblem matmulProblem(const KernelRequest &request);
 
 /// panel_matmul: columns of c form panels of `panel_columns`. A panel is a task
 /// of one thread, in a slot with its scratch: the operand range of W, decoded,
-/// then some rows of the result in f32, then the scratch of that matmul. After
-/// the slots comes a copy of a without gaps, if a has some.
+/// then some rows of the result in f32, then the scratch of the matmul. If a
+/// has gaps, a copy without gaps follows the slots.
 ///
 /// grouped_matmul has the panels of each group's matrix one after another. It
 /// multiplies a group's rows by matmuls of a few heights.
@@ -91,7 +92,7 @@ struct PanelPlan {
   bool isForward;
   int64_t groups = 1;
   int64_t m, n, k;       ///< c[m,n], and the depth k
-  int64_t columns, rows; ///< of a panel; rows of one matmul
+  int64_t columns, rows; ///< columns of a panel, rows of one matmul
   qlora_dtype type;      ///< of a and of the decoded weight
   float alpha;
   Part decoded, sum, scratch; ///< per slot
@@ -102,17 +103,18 @@ struct PanelPlan {
   int64_t panels() const { return (n + columns - 1) / columns; }
   /// Maximum number of concurrent tasks.
   int64_t slots() const { return std::min(panels() * groups, kGemmSlots); }
-  /// Returns rows x columns of c, from dense rows of a, into dense f32.
+  /// Returns the matmul that computes [rows, columns] of c in dense f32 from
+  /// dense rows of a.
   GemmProblem product(int64_t rows, int64_t columns) const;
 };
 
 /// int8_matmul: all rows of a are first rounded to integers, then widened to
 /// i16 for the multiply-add instruction, and padded with zeros to whole tiles.
-/// Then each task multiplies by a panel of W's rows, widened too.
+/// Then each task widens a panel of W's rows and multiplies with it.
 struct Int8Plan {
   static constexpr int64_t kTile = 4;      ///< rows of a, and of W, in a tile
   static constexpr int64_t kDepthUnit = 32;
-  static constexpr int64_t kRows = 16;     ///< of c that are finished together
+  static constexpr int64_t kRows = 16;     ///< rows of c finished together
   int64_t m, n, k;
   int64_t depth;   ///< k padded with zeros
   int64_t columns; ///< of c in a panel, a multiple of kTile
@@ -120,7 +122,7 @@ struct Int8Plan {
   Part scales;     ///< f32 [m]
   Part marks;      ///< u8 [k]: columns with outliers
   Part outliers;   ///< i32 [k]: indices of these columns
-  // Per slot: either a row of a, or the others.
+  // Per slot: `row` while a is rounded, the other buffers afterwards.
   Part row;    ///< f32 [k]
   Part panel;  ///< i16 [columns, depth]
   Part sums;   ///< i32 [kRows, columns]
@@ -134,14 +136,13 @@ struct Int8Plan {
 
 // Attention -------------------------------------------------------------------
 
-/// Queries or keys of one block.
+/// Maximum number of queries or keys of one block.
 inline constexpr int64_t kAttentionBlock = 128;
 /// Maximum memory for partial gradients of shared key heads.
 inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
 
-/// The workspace: slots, each the scratch of one concurrent task. Rows of other
-/// types than f32 are gathered as bf16 without gaps, or widened, whichever is
-/// multiplied.
+/// The workspace of attention: slots, each the scratch of one concurrent task.
+/// bf16 rows are gathered without gaps if bf16 is multiplied, else widened.
 struct AttentionScratch {
   int64_t block; ///< min(length, kAttentionBlock)
   // Per slot.
@@ -149,8 +150,8 @@ struct AttentionScratch {
   Part rowStates;             ///< f32 [5, block]
   Part sum;                   ///< f32 [block, dim]
   Part queries, keys, values; ///< gathered rows
-  Part narrowScores;          ///< bf16: the left operand of a matmul
-  Part library;               ///< bf16: of a matmul
+  Part narrowScores;          ///< scores in bf16, for a bf16 matmul
+  Part library;               ///< scratch of a bf16 matmul
   // attention_grad only.
   Part scoreGradients, outGradients, outputs;
   Part slopes; ///< derivative of the cap, f32 [block, block]
@@ -185,12 +186,12 @@ struct AttentionScratch {
 // merged. The number of ranges depends only on the number of rows, so bits do
 // not depend on threads.
 
-/// Maximum rows of a block, and token ids of a panel. Their logits fit into the
-/// cache next to a core, and packing a panel is cheap compared with its
-/// matmuls.
+/// Maximum rows of a block, and token ids of a panel. The logits of a block and
+/// a panel fit into the cache next to a core, and packing a panel is cheap
+/// compared with its matmuls.
 inline constexpr int64_t kHeadBlockRows = 256;
 inline constexpr int64_t kHeadPanelWords = 256;
-/// Tasks per chunk that has few rows.
+/// Number of tasks of a chunk with few rows.
 inline constexpr int64_t kHeadTasks = 16;
 
 /// A task's result for a row.
@@ -201,7 +202,7 @@ struct HeadRowState {
   int64_t best;  ///< first token id with the maximum
 };
 
-/// Token ids in the LM head's weight: the rows of w.
+/// Returns the number of token ids in the LM head's weight: the rows of w.
 int64_t headWords(const KernelRequest &request);
 /// Whether the gradient of hidden rows is requested.
 bool hasHeadGradient(const KernelRequest &request);
@@ -211,8 +212,8 @@ bool hasHeadWeightGradient(const KernelRequest &request);
 struct HeadPlan {
   int64_t chunkRows, hidden, vocab; ///< vocab: rows of w
   qlora_dtype weightType;
-  /// Type of hidden rows, weights and exponentials in the matmuls: bf16 if both
-  /// operands are, else f32.
+  /// Type of hidden rows, weights and exponentials in the matmuls: bf16 if
+  /// hidden and w are bf16, else f32.
   qlora_dtype productType;
   bool hasGradient, hasWeightGradient;
   int64_t blockRows, panelWords;
@@ -237,22 +238,22 @@ struct HeadPlan {
 
   static HeadPlan of(const KernelRequest &request);
 
-  /// Panels of the first `words` rows of w.
+  /// Returns the number of panels of the first `words` rows of w.
   int64_t panels(int64_t words) const {
     return (words + panelWords - 1) / panelWords;
   }
   int64_t blocks(int64_t rows) const {
     return (rows + blockRows - 1) / blockRows;
   }
-  /// Ranges of panels, each a task for every block.
+  /// Returns the number of ranges of panels. A task is a block and a range.
   int64_t ranges(int64_t blockCount) const {
     return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels(vocab));
   }
-  /// Logits of `rows` rows for `count` token ids.
+  /// The matmul of the logits of `rows` rows for `count` token ids.
   GemmProblem logitsProduct(int64_t rows, int64_t count) const;
-  /// Adds to the gradient of hidden rows.
+  /// The matmul that adds to the gradient of hidden rows.
   GemmProblem hiddenGradientProduct(int64_t rows, int64_t count) const;
-  /// Adds to the gradient of w.
+  /// The matmul that adds to the gradient of w.
   GemmProblem weightGradientProduct(int64_t rows, int64_t count) const;
 
 private:

@@ -52,7 +52,7 @@ struct Line {
     return shape.cap == 0 ? score : shape.cap * std::tanh(score / shape.cap);
   }
 
-  /// The derivative of the cap.
+  /// Returns the derivative of a capped score by the uncapped score.
   double slope(int64_t query, int64_t key) const {
     const double t = shape.cap == 0 ? 0 : score(query, key) / shape.cap;
     return 1 - t * t;
@@ -66,7 +66,8 @@ struct Line {
     return std::exp(score(query, key) - lse(query));
   }
 
-  /// The gradient of the dot product of q and k, so with the scale in it.
+  /// Returns the gradient of the dot product of q and k, which includes the
+  /// factor `scale`.
   double scoreGradient(int64_t query, int64_t key) const {
     const int64_t dout = offset("lddo", head, query);
     const double gradient = dot(kDOut, dout, kV, offset("ldv", keyHead(), key));
@@ -119,7 +120,7 @@ static void queryGradient(const Line &line, int64_t query) {
   line.store(kDQ, line.offset("lddq", line.head, query), sum.data());
 }
 
-/// Computes dk and dv of one key: the sum over the heads of its group.
+/// Computes dk and dv of one key: the sums over the query heads of its group.
 static void keyGradients(Line line, int64_t keyHead, int64_t key) {
   const AttentionShape &shape = line.shape;
   std::vector<double> keySum(shape.dim, 0.0), valueSum(shape.dim, 0.0);
@@ -138,7 +139,7 @@ static void keyGradients(Line line, int64_t keyHead, int64_t key) {
   line.store(kDV, line.offset("lddv", keyHead, key), valueSum.data());
 }
 
-/// Calls task(sequence, head, token) for all of them.
+/// Calls task(sequence, head, token) for all tokens of all heads.
 template <typename Task>
 static void forTokens(const AttentionShape &shape, int64_t heads, Task task) {
   parallelFor(shape.batch * heads * shape.length, shape.slots,

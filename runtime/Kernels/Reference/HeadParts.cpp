@@ -114,7 +114,7 @@ struct MergedRow {
   HeadRowState state(int64_t shard) const {
     return operands.stateOf(shape, shard, row);
   }
-  /// Log of the sum of all exponentials.
+  /// Returns the log of the sum of the exponentials of all logits.
   double logSum() const {
     double most = state(0).maximum, sum = 0;
     for (int64_t shard = 1; shard < shape.shards; ++shard)

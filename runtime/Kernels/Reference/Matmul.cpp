@@ -97,7 +97,7 @@ PreparedKernel panel_matmul::reference::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// int8_matmul, formula by formula as in Int8Matmul.h.
+/// int8_matmul with the formulas of Math/Int8Matmul.h.
 struct Int8Reference {
   StoredWeight weight;
   int64_t m, n, k, lda, ldc;
@@ -131,7 +131,8 @@ struct Int8Reference {
     storeElement(a, &stored, 0, value);
     return loadElement(a, &stored, 0);
   }
-  /// Computes an output from a row whose absmax is `most`.
+  /// Returns an element of y = a . W^T. `out` marks the outlier columns; `most`
+  /// is the absmax of the row.
   double element(const void *x, const void *w, const std::vector<bool> &out,
                  int64_t row, float most, int64_t column) const {
     const auto *bytes = static_cast<const uint8_t *>(w);

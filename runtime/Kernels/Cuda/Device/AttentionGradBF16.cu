@@ -109,7 +109,7 @@ QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
 }
 
 /// Processes a tile of queries whose copy has begun, and begins to copy the
-/// tile `next`, if there is one. Of a head wider than Width, the block's own
+/// tile `next`, if there is one. If a head is wider than Width, the block's own
 /// part is staged last, because the matmuls for dK and dV use it.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-# The list of tests, with those of CMakeLists.txt (unit and text tests). Each
-# line is a test of ctest: its name, its tier, the seconds that it takes on an
-# idle core, and its command.
+# The list of tests, except unit and text tests, which are in CMakeLists.txt.
+# Each line is a test of ctest: its name, its tier, the seconds that it takes on
+# an idle core, and its command.
 #
 #   quick  ./test.sh: no label
 #   full   ./test.sh full: the label, and all of quick
@@ -91,7 +91,7 @@ e2e(published soak 60 published.py gemma-3-1b Phi-4-mini SmolLM3-3B
 e2e(recompute-gap full 60 recompute_gap.py)
 
 # ------------------------------- pairs of family, format, adapter and ranks
-# Each third row, from another one on.
+# Each test trains every third row, from another row on.
 e2e(covering quick 60 covering.py --jobs 1 --every 3 --peft ${peft})
 foreach(first 1 2)
   e2e(covering-${first} full 60 covering.py --jobs 1 --every 3 --first ${first}
@@ -120,7 +120,7 @@ e2e(sweep quick 12 sweep.py)
 e2e(report full 16 report.py)
 e2e(compression full 30 compression.py)
 e2e(power-sgd full 30 power_sgd.py)
-# Adapter inputs in 8 bits.
+# LoRA inputs that are kept in 8 bits for the backward.
 e2e(lora-int8 quick 16 lora_int8.py)
 e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 
@@ -129,13 +129,13 @@ goldens(rank-speeds quick 3 --ranks 2 --run-flag=--rank-speeds --run-flag=3,1
         qwen3-ranks llama-dropout)
 goldens(muon quick 2 --ranks 2 llama-muon-full)
 goldens(bf16 full 40 --bf16 --every 2)
-# Each optimisation off.
+# Golden cases with each optional pass disabled.
 foreach(pass fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows
         bucket-gradients assign-queues)
   goldens(without-${pass} full 5 --compile-flag=--disable-pass=${pass}
           llama-nf4 qwen3-ranks llama-dropout llama-full)
 endforeach()
-# Weights decoded in each form.
+# Golden cases with each form of --dequantize.
 foreach(form tiled per-use once)
   goldens(dequant-${form} quick 2 --compile-flag=--dequantize=${form} llama-nf4
           mistral-window)
@@ -148,8 +148,8 @@ in_peft(peft-load full 30 peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed
         llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed
         llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied
         mistral-window qwen2-bias qwen2-nf4)
-# Dropout with the same masks in PyTorch; without it, if Debian's torch, or
-# the transformers that fits it, lacks a family.
+# Dropout, with the same masks in PyTorch. The masks alone, for families that
+# Debian's torch, or the transformers for it, does not have.
 in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks
         qwen2-nf4-ranks llama-dora llama-neftune)
 e2e(dropout-masks quick 10 dropout_replay.py --masks llama3-targets
@@ -167,7 +167,7 @@ e2e(kernel-cover quick 60 kernel_cover.py cp:mixtral-balance cp-bf16:llama-full
     one-bf16:llama-int8-activations,mistral-packed,llama-apo-zero
     one-bf16:gemma2-tokens-nf4 panel:qwen3moe-nf4,mixtral
     panel-bf16:qwen3moe-nf4,gptoss-mxfp4)
-# cuDNN's attention, and our own instead.
+# cuDNN's attention, and our own attention without cuDNN.
 goldens(cuda-cudnn quick 2 ${on_cuda} --ranks 1 --bf16
         --kernels attention.cudnn,attention_grad.cudnn mistral-packed)
 goldens(cuda-no-cudnn quick 2 ${on_cuda} --ranks 1 --bf16
@@ -179,7 +179,7 @@ foreach(pass assign-queues concat-siblings reorder-accumulation round-adapters)
   goldens(cuda-without-${pass} full 2 ${on_cuda} --ranks 1
           --compile-flag=--disable-pass=${pass} llama-nf4)
 endforeach()
-# The embedding in host memory, and everything else that may be there.
+# The embedding in host memory, then everything that --offload can place there.
 goldens(cuda-offload-embedding quick 2 ${on_cuda} --ranks 1
         --compile-flag=--offload-embedding=true llama-nf4)
 goldens(cuda-offload quick 5 ${on_cuda} --ranks 1
@@ -201,7 +201,7 @@ goldens(cuda-offload-zero2 full 2 ${on_cuda} --ranks 2
         --compile-flag=--parallel=zero2=2
         --compile-flag=--offload=base,optimizer,activations
         --compile-flag=--offload-activations-policy=all qwen3-ranks)
-# Saved activations are copied even if the GPU is idle meanwhile.
+# With this policy saved activations are copied even if the GPU must wait.
 goldens(cuda-offload-activations quick 3 ${on_cuda} --ranks 1
         --compile-flag=--offload=activations
         --compile-flag=--offload-activations-policy=all llama-nf4 llama-dropout)
@@ -212,7 +212,7 @@ goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
 e2e(cuda-platform quick 60 cuda_platform.py)
 e2e(step-packing-cuda full 20 step_packing.py ${on_cuda})
 e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
-# Driver calls of a step of 32 layers.
+# The driver calls of a step of 32 layers are counted.
 e2e(cuda-step full 15 cuda_step.py)
 # Weights decoded ahead, in any order of the queues, whether copied before or
 # not, and activations copied there and back.
@@ -220,14 +220,14 @@ e2e(cuda-platform-bnb full 20 cuda_platform.py --case prequantized-bnb
     --faults 0)
 e2e(cuda-platform-offload full 20 cuda_platform.py --case llama-nf4 --bf16
     --faults 0 --offload base,optimizer,activations)
-# Several ranks.
+# Several ranks of the software platform.
 goldens(cuda-ranks quick 3 ${on_cuda} qwen3-ranks llama-dropout)
 goldens(cuda-ranks-no-graphs full 2 ${on_cuda} --ranks 4
         --run-flag=--cuda-graphs --run-flag=false llama-packed)
 e2e(cuda-ranks full 40 cuda_ranks.py)
-# GEMM algorithms.
+# The choice of GEMM algorithms.
 e2e(gemm-table full 20 gemm_table.py)
-# The GPU script on the software platform.
+# bench/gpu.sh on the software platform.
 e2e(gpu-script full 120 gpu_script.py)
 
 # ------------------------------------------------------------ sharding, base
@@ -362,13 +362,14 @@ set_tests_properties(asan-CudnnOrdered PROPERTIES
                      FIXTURES_REQUIRED asan-build-rest)
 # oneDNN's libgomp is not instrumented: with one thread it has no barriers that
 # ThreadSanitizer could report as races. Jobs of several ranks on the software
-# CUDA platform have time limits in seconds, too short for ThreadSanitizer.
-# Folders without threads of their own have nothing to check.
+# CUDA platform have time limits in seconds, too short for ThreadSanitizer. Test
+# folders whose code starts no threads are left out.
 set(threaded RuntimeBaseTests RuntimeDeviceTests RuntimeRanksTests
     RuntimeWeightsTests RuntimeDataTests RuntimeSessionTests)
 sanitized(tsan soak 300 thread tsan-build ${threaded})
 list(TRANSFORM threaded PREPEND tsan- OUTPUT_VARIABLE threaded)
-# No call fails there (runtime/FaultCalls.cpp).
+# Under ThreadSanitizer no call is made to fail (runtime/FaultCalls.cpp), so
+# these tests are left out.
 set(faults *Faults*:AtomicFile.*:ListFolder.*:Flush.*:Output.WithoutLocks*)
 string(APPEND faults :Supervisor.ARankThatCannotBeStarted*)
 set_tests_properties(${threaded} PROPERTIES ENVIRONMENT
@@ -381,11 +382,11 @@ set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)
 e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --flips 2000
     --steps 60)
 e2e(partition-all soak 300 partition.py --all)
-# An environment of the references' versions: 6 GB.
+# Makes an environment with the versions of the references, which takes 6 GB.
 e2e(peft-live soak 1200 peft_live.py)
-# Each version of cuDNN: 0.5 GB for a new one.
+# Tests each version of cuDNN. A version that is new here takes 0.5 GB.
 test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
-# README's two commands on a fresh Debian 12, in a folder of root's.
+# Runs README's two commands on a fresh Debian 12, as root.
 test_case(fresh-root soak 4800
           ${CMAKE_CURRENT_SOURCE_DIR}/tools/install/fresh_root.sh --clone)
 

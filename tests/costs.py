@@ -7,8 +7,8 @@
 
 The flags select tests as they do for ctest, such as -L soak. Each test runs
 alone. A line has its core-seconds (user and system time of all its processes),
-its wall seconds, its result and its name. The last line has the sums, and the
-fewest wall seconds that two cores can take. Exits with 1 if a test fails.
+its wall seconds, its result and its name. The last line has the sums, and a
+lower bound of the wall seconds on two cores. Exits with 1 if a test fails.
 """
 
 import json
@@ -34,7 +34,8 @@ def main():
     total_cores = total_wall = failed = 0
     for name in (test["name"] for test in listed["tests"]):
         cores, start = core_seconds(), time.monotonic()
-        # Tests that prepare others (fixtures) are measured as tests.
+        # Without --fixture-exclude-any, ctest would run the fixtures of a test
+        # with it; they are tests that are measured themselves.
         done = subprocess.run(
             [*ctest, "-R", f"^{re.escape(name)}$", "--fixture-exclude-any",
              "."],

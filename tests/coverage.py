@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Which branches of the runtime does only the full tier of tests take?
+"""Finds the branches of the runtime that only the full tier of tests takes.
 
     coverage.py run BUILD [--budget SECONDS] [--jobs N] [--tests REGEX]
     coverage.py report BUILD
@@ -9,7 +9,7 @@
 BUILD is configured with -DQLORA_COVERAGE=ON and built. `run` runs each test of
 quick and then of full, cheapest first, and stores its result, its seconds, and
 the lines and branches that its processes executed in BUILD/coverage/NAME.json.
-It leaves out tests that have a file there, so that it can be stopped and
+It leaves out tests that have such a file already, so that it can be stopped and
 started again. A test that fails runs once more, alone. `report` prints tables
 of branches, as in docs/internals/testing.md.
 
@@ -34,15 +34,16 @@ import gcov_files
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("Base", "Module", "Weights", "Ranks", "Device", "Session")
-# Tests that never run the libraries of this build: of texts, of packages, of
-# other compilers, and of trees of their own.
+# Tests that do not run the libraries of this build: tests of texts, of
+# packages, with other compilers, and in other build trees.
 LEFT_OUT = re.compile(
     r"lint|words|words-rules|sass|cuda-units|cuda-headers|one-definition|"
     r"install|wheel|asan-.*|CudaPlatformTests|HostImages")
 
 
 class Places:
-    """Lines and branches of the six folders. A set of them is a number."""
+    """Numbers the lines and branches of the six folders. A set of them is an
+    int with a bit for each."""
 
     def __init__(self, lines, branches):
         self.lines, self.branches = lines, branches
@@ -56,7 +57,8 @@ class Places:
 
 
 def relative(file):
-    """Returns a source of the six folders below the root, or None."""
+    """Returns the path of a source below the root if it is in the six folders,
+    else None."""
     path = os.path.relpath(file, ROOT)
     parts = path.split(os.sep)
     is_ours = parts[0] == "runtime" and parts[1:2] and parts[1] in FOLDERS
@@ -64,7 +66,7 @@ def relative(file):
 
 
 class Objects:
-    """The notes of all object files, prepared to read counts."""
+    """The notes (.gcno) of all object files, with which counts are read."""
 
     def __init__(self, build):
         self.build = os.path.abspath(build)
@@ -92,14 +94,16 @@ class Objects:
 
     @staticmethod
     def _branches(function):
-        """Branches of instances of a template are the same branch."""
+        """Returns the branches of a function. Instances of a template have the
+        same branches."""
         start = ".".join(map(str, function.start))
         return [(arc, (relative(file), line, f"{start}.{index}"))
                 for arc, file, line, index in function.branches()
                 if relative(file)]
 
     def executed(self, counters):
-        """Returns the lines and branches that counts below a folder have."""
+        """Returns the lines and branches that were executed, from the counts
+        (.gcda) below a folder."""
         lines, branches = set(), set()
         for path, functions in self.functions.items():
             counts_file = counters + path
@@ -146,7 +150,7 @@ def file_of(build, name):
 
 
 def ctest_command(build, name):
-    """Returns a command that runs a test, without those that prepare it."""
+    """Returns a command that runs a test without its fixtures."""
     return ["ctest", "--test-dir", build, "-R", f"^{re.escape(name)}$",
             "--fixture-exclude-any", ".", "--output-on-failure"]
 
@@ -205,7 +209,7 @@ def run(arguments):
 
 
 def load(build):
-    """Returns the places and the stored tests, with sets as numbers."""
+    """Returns the Places and the stored tests, whose sets are ints."""
     with open(f"{build}/coverage/places.json", encoding="utf-8") as file:
         lines, branches = json.load(file)
     places = Places([tuple(place) for place in lines],
@@ -253,7 +257,8 @@ def print_table(places, tests):
 
 
 def print_missed(places, tests):
-    """Prints the lines with branches that only full takes, and who does."""
+    """Prints the lines with branches that only full takes, and the tests that
+    take them."""
     missed = taken(tests, "quick", "full") & ~taken(tests, "quick")
     found = collections.defaultdict(lambda: [0, set()])
     for i, (file, line, _) in enumerate(places.branches):

@@ -6,8 +6,8 @@ gcov prints the same numbers, but takes half a minute for the files of one
 test, which is too long for hundreds of tests. `python3 gcov_files.py NOTES
 COUNTS` compares both for one object file.
 
-GCC counts only some arcs between the blocks of a function. The others follow,
-since a block is left as often as it is entered.
+GCC counts only some arcs between the blocks of a function. The counts of the
+other arcs follow, since a block is left as often as it is entered.
 """
 
 import json
@@ -15,7 +15,8 @@ import struct
 import subprocess
 import sys
 
-# The first three bytes of "B22*": GCC 12. Other versions write other fields.
+# Begin of "B22*", GCC 12, in the byte order of the files. Other versions of GCC
+# write other fields.
 VERSION = b"22B"
 FUNCTION, ARCS, LINES, COUNTS = (
     0x01000000, 0x01430000, 0x01450000, 0x01a10000)
@@ -24,7 +25,7 @@ ENTRY, EXIT = 0, 1
 
 
 class Reader:
-    """Numbers and strings of one file."""
+    """Reads numbers and strings from one file."""
 
     def __init__(self, path, magic):
         with open(path, "rb") as file:
@@ -47,7 +48,8 @@ class Reader:
         return self.data[self.at - length:self.at - 1].decode()
 
     def records(self):
-        """Yields tags and lengths in bytes. A tag of zero ends the file."""
+        """Yields the tag and the length in bytes of each record. A tag of zero
+        ends the file."""
         while self.at + 8 <= len(self.data):
             tag, length = struct.unpack_from("<Ii", self.data, self.at)
             if tag == 0:
@@ -59,7 +61,8 @@ class Reader:
 
 
 class Function:
-    """Blocks and arcs of a function, and how to compute its counts."""
+    """Blocks and arcs of a function, and the order in which to compute their
+    counts."""
 
     def __init__(self, reader):
         self.key = reader.numbers(3)
@@ -87,7 +90,8 @@ class Function:
                 return
 
     def finish(self):
-        """Finds an order in which each arc follows from earlier ones."""
+        """Finds an order in which the count of each arc follows from earlier
+        counts."""
         into, out = {}, {}
         for index, (source, target, _) in enumerate(self.arcs):
             out.setdefault(source, []).append(index)
@@ -105,9 +109,10 @@ class Function:
             open_blocks -= solved
 
     def _solve(self, block, known):
-        """Adds a step for the only unknown arc of a block, if there is one.
+        """Adds a step that computes the only unknown arc of a block, if only
+        one is unknown.
 
-        Returns whether all arcs of the block are known now.
+        Returns whether all arcs of the block are known.
         """
         into, out = self.into.get(block, []), self.out.get(block, [])
         unknown = [arc for arc in into + out if arc not in known]
@@ -173,7 +178,8 @@ def read_counts(path):
     reader, counts, key = Reader(path, b"adcg"), {}, None
     for tag, length in reader.records():
         if tag == FUNCTION:
-            # Another object file has the copy of an inline function.
+            # A record without a key belongs to an inline function, which
+            # another object file has.
             key = reader.numbers(3) if length else None
         elif tag == COUNTS and length > 0 and key:
             counts[key] = struct.unpack_from(f"<{length // 8}q", reader.data,

@@ -15,12 +15,13 @@ config.excludes = ["Inputs"]
 config.test_source_root = config.source_tests
 config.test_exec_root = config.build_tests
 
-# The tools of this build first, then FileCheck, not and split-file.
+# Search for the tools of this build first, then for FileCheck, not and
+# split-file.
 config.environment["PATH"] = ":".join(
     [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
 )
-# A test that wants a GPU names its target; the others see none, wherever they
-# run.
+# Hide the machine's GPUs, so that the default target is the same everywhere. A
+# test for a GPU names its target.
 config.environment["CUDA_VISIBLE_DEVICES"] = ""
 # Tests of device code are left out where there is no CUDA compiler.
 nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Do the tests notice small changes of the runtime's code?
+"""Measures whether the tests notice small changes of the runtime's code.
 
     mutants.py BUILD [--seed N] [--each N] [--seconds N] [--only ID ...]
 
@@ -14,7 +14,8 @@ scripts, cheap before expensive, for at most --seconds of each tier. A test that
 fails runs once more. Results are kept in BUILD/coverage/mutants.json, and the
 next call continues there; --only runs the named mutants again.
 
-Tests run in a process namespace of their own: a mutant may kill any process.
+Tests run in a separate process namespace, because a mutant may kill any
+process.
 """
 
 import argparse
@@ -31,11 +32,12 @@ import time
 
 import coverage
 
-# Programs that scripts of tests/ call.
+# Programs that scripts of tests/ start, and that must be built with the mutant.
 PROGRAMS = ("qlora-run", "qloracc", "qlora-import", "qlora-opt", "qlora",
             "VirtualRanks")
 GIB = 1 << 30
-# Pattern, replacement. Patterns match code whose comments and texts are blank.
+# (name, pattern, replacement). Patterns match code in which blank() has
+# replaced comments and strings.
 OPERATORS = [
     ("negate a condition",
      r"\bif \((?P<x>[^;=]*(?:[=!<>]=[^;=]*)*)\)(?= \{|$)", None),
@@ -57,13 +59,14 @@ OPERATORS = [
 
 
 def blank(text):
-    """Replaces comments and texts by as many '_'."""
+    """Returns the code with comments and strings replaced by as many '_'."""
     return re.sub(r'//.*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])+\'',
                   lambda found: "_" * len(found[0]), text)
 
 
 def mutants_of(text, previous):
-    """Yields (operator, changed line) of a line after another."""
+    """Yields (operator, changed line) for each mutant of a line. `previous` is
+    the line before it."""
     code = blank(text)
     if re.match(r"\s*(#|assert\(|static_assert|template|case |using )", text):
         return
@@ -88,7 +91,7 @@ def mutants_of(text, previous):
 
 
 class Candidates:
-    """Lines of the six folders that tests execute, in a random order."""
+    """The lines of the six folders that tests execute, in a random order."""
 
     def __init__(self, places, tests, seed):
         covered = 0
@@ -97,14 +100,15 @@ class Candidates:
         self.places = places
         self.lines = collections.defaultdict(list)
         for file, line in places.select(places.lines, covered):
-            if file.endswith(".cpp"):  # a header compiles too much again
+            if file.endswith(".cpp"):  # changed headers compile too long
                 self.lines[file.split("/")[1]].append((file, line))
         self.random = random.Random(seed)
         for lines in self.lines.values():
             self.random.shuffle(lines)
 
     def draw(self, folder):
-        """Returns the next mutant of a folder, on a line not drawn before."""
+        """Returns a mutant of the folder on a line that was not drawn
+        before."""
         while self.lines[folder]:
             file, line = self.lines[folder].pop()
             with open(os.path.join(coverage.ROOT, file),
@@ -143,7 +147,7 @@ class Mutated:
 
 
 def build_targets(build, *targets):
-    """Returns whether targets are built."""
+    """Builds targets. Returns whether that succeeded."""
     environment = {**os.environ, "CCACHE_READONLY": "1",
                    "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
     return subprocess.run(["ninja", "-C", build, "-j2", *targets],
@@ -159,11 +163,12 @@ def limit_memory():
 
 
 def passes(build, name, seconds):
-    """Runs a test in namespaces of its own. Returns None if time is up."""
+    """Runs a test in separate namespaces. Returns whether it passed, or None if
+    `seconds` are over."""
     enter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         enter.append("--map-root-user")
-    # bash reaps the orphans of the namespace, as the first process of any.
+    # bash is the first process of the namespace, and reaps its orphans.
     command = [*enter, "bash", "-c", '"$@"; exit $?', "bash",
                *coverage.ctest_command(build, name)]
     counters = os.path.join(os.path.abspath(build), "coverage", "mutant")
@@ -181,7 +186,8 @@ def passes(build, name, seconds):
 
 
 def order(tests, mutant, places):
-    """Returns the tests that execute a line, those to try first in front."""
+    """Returns the tests that execute the line of a mutant, in the order in
+    which to try them."""
     bit = places.line_bits[mutant["file"], mutant["line"]]
     folder = mutant["file"].split("/")[1]
 
@@ -196,7 +202,7 @@ def order(tests, mutant, places):
 
 
 class Trial:
-    """Runs the tests of one mutant, each tier for at most some seconds."""
+    """Runs the tests of one mutant, for at most `seconds` in each tier."""
 
     def __init__(self, build, seconds):
         self.build, self.seconds = build, seconds
@@ -204,7 +210,8 @@ class Trial:
         self.are_built = False
 
     def find_killer(self, tests):
-        """Returns (name of the test that fails or None, tiers cut short)."""
+        """Returns the name of a test that fails, or None, and the tiers whose
+        seconds were over."""
         cut = set()
         for test in tests:
             if test["tier"] in cut:
@@ -226,7 +233,7 @@ class Trial:
         for _ in range(2):
             left = self.seconds - self.used[test["tier"]]
             longest = 5 * test["seconds"] + 10
-            # A test that cannot end in the rest says nothing.
+            # Do not start a test that cannot end in the seconds that are left.
             if left < test["seconds"]:
                 return "cut"
             start = time.monotonic()
@@ -240,7 +247,7 @@ class Trial:
 
 
 def try_mutant(build, mutant, tests, places, seconds):
-    """Stores into a mutant how it ends."""
+    """Runs the tests of a mutant, and stores the outcome in it."""
     ordered = order(tests, mutant, places)
     source = os.path.join(coverage.ROOT, mutant["file"])
     users = subprocess.run(["ninja", "-C", build, "-t", "query", source],
@@ -275,7 +282,7 @@ def show(mutant):
 
 
 def summary(mutants):
-    """Prints how many mutants of each folder ended how, in Markdown."""
+    """Prints a Markdown table: the number of mutants by folder and outcome."""
     results = ("killed by quick", "killed by full", "survived")
     print("| Folder | Mutants | " + " | ".join(results) + " |")
     print("|---|---|" + "---|" * len(results))

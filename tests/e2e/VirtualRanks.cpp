@@ -52,8 +52,8 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr auto kTimeout = std::chrono::seconds(60);
-/// Largest noise that is added to each trainable value. LoRA's B starts at
-/// zero, and so would the gradients of A.
+/// Largest noise that is added to each trainable value. Without noise, B of
+/// LoRA would start at zero, and so would the gradients of A.
 constexpr double kPerturbation = 0.05;
 
 struct Job {
@@ -307,7 +307,7 @@ void describe(const Job &job, const LoadedModule &module) {
                          {"firsts", firsts}}));
 }
 
-/// Connects the ranks over a local socket, as those of a job.
+/// Connects the ranks over a local socket, like the ranks of a job.
 void runRanks(const Job &job, Record &record) {
   FileDescriptor socket = take(listenOn("127.0.0.1", 0));
   RankEnvironment env;

@@ -8,8 +8,9 @@
 The model, base and first adapter of mistral-window, with two rows of 128
 tokens, a length that cuDNN's attention supports. The rows have packed segments
 with padding after them, two query heads per key head, and a sliding window of
-12. transformers gets all of it as one mask, because a packed mask replaces the
-window there. Needs torch, transformers and peft; case.json has their versions.
+12. transformers gets segments and window in one mask, because a mask for packed
+rows replaces its window. Needs torch, transformers and peft; case.json has
+their versions.
 """
 
 import json
@@ -25,12 +26,13 @@ import peft_model  # noqa: E402
 import safetensors_io  # noqa: E402
 
 BASE, BATCH, LENGTH, STEPS, VOCABULARY = "mistral-window", 2, 128, 4, 256
-# Segment lengths of each row of a step, in turns; the rest is padding.
+# Segment lengths, which the rows of the data take in turns; the rest of a row
+# is padding.
 SEGMENTS = ((70, 30, 21), (128,), (1, 5, 90, 32), (17, 64))
 
 
 def batches():
-    """Returns tokens that mostly depend on the one before."""
+    """Returns the data; most tokens depend on the token before."""
     random = np.random.default_rng(11)
     shape = (STEPS, BATCH, LENGTH)
     data = {name: np.zeros(shape, np.int32) for name in

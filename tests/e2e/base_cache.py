@@ -34,7 +34,7 @@ import promises
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# 136 million parameters: a second copy of its base exceeds 64 MiB.
+# A model of 136 million parameters: a second copy of its base exceeds 64 MiB.
 MODEL = dict(
     hidden_size=1024, intermediate_size=4096, num_hidden_layers=8,
     num_attention_heads=16, num_key_value_heads=16, vocab_size=2048,
@@ -139,7 +139,8 @@ def resident_bytes(path):
 
 
 def drop(path):
-    """Drops the file from memory, so that later reads are visible."""
+    """Drops the file's pages from memory, so that pages that are resident later
+    were read since."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -151,7 +152,7 @@ def drop(path):
 
 
 class Large:
-    """The model above, compiled once, and two of its weight files."""
+    """MODEL, compiled once, and two files with different weights for it."""
 
     def __init__(self, tools, folder):
         self.model = os.path.join(folder, "model")
@@ -226,7 +227,8 @@ def pss(process):
 
 
 def pss_of_run(runs, ranks, cache):
-    """Returns the bytes of all processes of a run that has done some steps."""
+    """Returns the proportional set size (PSS), in bytes, of all processes of a
+    run after some steps."""
     path = os.path.join(runs.out, "metrics.jsonl")
     if os.path.exists(path):
         os.remove(path)

@@ -24,10 +24,11 @@ from checkpoints import children_of
 from host_jobs import PORT, SECRET
 from namespaces import Hosts, why_not
 
-# Rates of kernels that are not measured here.
+# Rates of kernels in a device.json, which this test does not measure.
 KERNELS = {"cpu": "described", "cores": 1, "gemm_f32_gflops": 50,
            "gemm_bf16_gflops": 50, "copy_gbps": 10, "decode_gbps": 5}
-# An earlier result: kept because these ranks have no such link.
+# A link from an earlier device.json. It stays, because these ranks have no such
+# link.
 WINDOW = {"message_us": 1e-3, "gbps": 1e6}
 BYTES_PER_SECOND = 30e6
 DELAY = 1e-3
@@ -67,7 +68,8 @@ def start_on(host, rank, command):
 
 
 def one_machine(folder):
-    """Shared memory is faster than sockets; both rates are plausible."""
+    """Checks that shared memory is faster than sockets and that both rates are
+    plausible."""
     subprocess.run(folder.command("one.json", "--gpus", "2"), check=True,
                    stdout=subprocess.DEVNULL)
     links = folder.links("one.json")
@@ -97,7 +99,8 @@ def described_rate(folder):
         for host in hosts.all:
             host.narrow(f"{8 * BYTES_PER_SECOND / 1e6:.0f}mbit")
 
-    # Bursts of a few packets are free, and this machine may have other work.
+    # The limits are wide: bursts of a few packets are not slowed down, and this
+    # machine may have other work.
     found = 1e9 * between_hosts(folder, "rate.json", narrow)["gbps"]
     check(0.4 < found / BYTES_PER_SECOND < 1.8, found)
 
@@ -109,7 +112,8 @@ def described_delay(folder):
 
 
 def lost_rank(folder):
-    """A rank is lost while both measure kernels, for over ten seconds."""
+    """Kills a rank while both ranks measure kernels, which takes over ten
+    seconds."""
     path = os.path.join(folder.work, "lost.json")
     job = subprocess.Popen([folder.tool, "--calibrate", path, "--gpus", "2"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -136,7 +140,8 @@ def refusals(folder):
 
 
 def uneven_machines(folder):
-    """Two ranks on one host and one on another: each prints why it fails."""
+    """Starts two ranks on one host and one on another: each prints why it
+    fails."""
     started = [subprocess.Popen(
         folder.command("no.json"), stderr=subprocess.PIPE, text=True,
         env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3",

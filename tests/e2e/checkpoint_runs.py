@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""Interrupted and resumed runs of the demo, and what must be the same in them:
-used by checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py,
-supervision.py and watching.py."""
+"""Runs the demo, interrupts and resumes it, and compares the results. Used by
+checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py, supervision.py and
+watching.py."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def metrics_of(folder):
 
 
 def read_state(path):
-    """Returns tensors as bytes, and the metadata."""
+    """Returns the tensors of a checkpoint file as bytes, and its metadata."""
     with open(path, "rb") as file:
         data = file.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -64,7 +64,7 @@ def steps_of(folder):
 
 
 def verify(folder):
-    """Checks the manifest with code independent of ours."""
+    """Checks a checkpoint's manifest with code independent of the runtime."""
     with open(os.path.join(folder, "MANIFEST.json")) as file:
         manifest = json.load(file)
     for name, facts in manifest["files"].items():
@@ -78,7 +78,8 @@ def verify(folder):
 
 
 def contents(folder):
-    """Returns everything that must be the same."""
+    """Returns everything in a run's folder that must be the same after it is
+    resumed."""
     last = os.path.join(folder, f"checkpoint-{steps_of(folder)[-1]}")
     with open(os.path.join(folder, "adapter_model.safetensors"), "rb") as file:
         adapter = file.read()
@@ -125,7 +126,8 @@ class Runs:
                      os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags)
 
     def cards(self, count):
-        """Returns the environment with `count` software GPUs."""
+        """Returns an environment with `count` GPUs of the software CUDA
+        platform."""
         return {"QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * count),
                 "LD_LIBRARY_PATH": os.path.join(os.path.dirname(self.tools),
                                                 "cuda-platform")}
@@ -147,7 +149,8 @@ class Runs:
         return self.references[flags]
 
     def finish(self, folder, *flags):
-        """Resumes to the end; the result equals an uninterrupted run."""
+        """Resumes a run to its end, and checks that the result is that of an
+        uninterrupted run."""
         done = self.run(folder, "--resume-from-checkpoint", "true", *flags)
         self.compare(folder, *flags)
         return done

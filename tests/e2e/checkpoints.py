@@ -95,7 +95,8 @@ def flips(runs, arguments):
 
 
 def stop(runs, folder, number, *flags, after="4/", again=0):
-    """Sends a signal to the launcher when a step's line is printed."""
+    """Sends signal `number` to the launcher when it prints the line of a
+    step."""
     process = subprocess.Popen(
         runs.command(folder, *flags), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True)
@@ -111,8 +112,8 @@ def stop(runs, folder, number, *flags, after="4/", again=0):
 
 
 def one_request_of_all(runs):
-    """Ranks signalled one after the other, within a second, write one
-    checkpoint; a later request writes another."""
+    """Signals the ranks one after the other, within a second. They write one
+    checkpoint, and another one at a later request."""
     folder = runs.folder("asked")
     process = subprocess.Popen(
         runs.command(folder, "--gpus", "2", "--save-strategy", "no",
@@ -156,7 +157,7 @@ def signals(runs, arguments):
               steps_of(folder))
         verify(os.path.join(folder, f"checkpoint-{steps_of(folder)[0]}"))
     one_request_of_all(runs)
-    # Signals at any time, even inside a kernel (StopSignal.cpp).
+    # Send signals at any time, even while a kernel runs (StopSignal.cpp).
     folder = runs.folder("often")
     process = subprocess.Popen(runs.command(folder, "--save-total-limit", "1"),
                                stdout=subprocess.PIPE, text=True)

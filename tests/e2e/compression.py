@@ -7,10 +7,10 @@
 
 Two and four ranks with --ddp-comm-hook bf16, int8 and power_sgd: gradients of
 the first step, losses and adapters are near those of the exact run, and nearer
-with error feedback. A second run has the same bytes. CUDA's programs on the
-software platform have the losses of the CPU's. The same holds with fsdp, tp
-and sharded updates. A resumed run has the same bytes. Unsupported combinations
-are refused. (power_sgd.py checks PowerSGD's values.)
+with error feedback. A second run has the same bytes. Programs for CUDA, on the
+software platform, have the losses of programs for the CPU. The same holds with
+fsdp, tp and sharded updates. A resumed run has the same bytes. Unsupported
+combinations are refused. (power_sgd.py checks PowerSGD's values.)
 """
 
 import argparse
@@ -23,16 +23,20 @@ from goldens import cuda_environment, cuda_flags
 from promises import Case, call, read
 from safetensors_io import load
 
-# Relative to the norm. Every rank and every sum rounds a bf16 gradient (half
-# of 2^-8 each). Codes round twice, by half of a 127th of the largest of 256
-# values. power_sgd's error is the part outside its projection.
+# Largest error of the gradients, relative to their norm. Every rank and every
+# sum rounds a bf16 gradient (half of 2^-8 each). int8 rounds twice, each time
+# by half of a 127th of the largest of 256 values. The error of power_sgd is the
+# part of the gradient outside of its low-rank projection.
 GRADIENT = {"bf16": 6e-3, "int8": 2e-2, "power_sgd": 1}
-# Measured: at most 8e-5, and 2e-3 of the adapters' distance. For power_sgd
-# rank 1, twenty steps: 6e-2 and 2e-1 without feedback, half of it with.
+# Largest difference of losses, and of adapters relative to the distance that
+# training moved them. Measured for bf16 and int8: 8e-5 and 2e-3. Measured for
+# power_sgd of rank 1 after twenty steps: 6e-2 and 2e-1 without error feedback,
+# half of that with it.
 LOSS = {"bf16": 4e-4, "int8": 4e-4, "power_sgd": 1e-1}
 ADAPTER = {"bf16": 5e-3, "int8": 5e-3, "power_sgd": 3e-1}
-# power_sgd's residuals are as large as the gradients. So its runs are also
-# compared with each other, in other orders of sums.
+# Limits between runs of power_sgd that only sum in another order. Its residuals
+# are as large as the gradients, so a comparison with the exact run is not
+# enough.
 SAME_LOSS, SAME_ADAPTER = 1e-5, 1e-4
 
 
@@ -59,14 +63,14 @@ class Runs:
 
 
 def distance(found, wanted):
-    """Returns the relative distance over all tensors together."""
+    """Returns the distance of all tensors together, relative to `wanted`."""
     far = sum(np.sum((found[name] - want) ** 2.) for name, want
               in wanted.items())
     return np.sqrt(far / sum(np.sum(want ** 2.) for want in wanted.values()))
 
 
 def near(found, exact, what):
-    """Checks errors; returns the distance of the adapters."""
+    """Checks the errors of a run; returns the distance of the adapters."""
     worst = np.abs(found[0] - exact[0]).max()
     far = distance(found[1], exact[1])
     error = distance(found[3], exact[3])
@@ -80,7 +84,8 @@ def near(found, exact, what):
 
 
 def same(found, wanted, what):
-    """Compares two runs of power_sgd."""
+    """Compares two runs of power_sgd, which may only differ by the order of
+    sums."""
     worst = np.abs(found[0] - wanted[0]).max()
     far = distance(found[1], wanted[1])
     print(f"ok   {what}, {len(wanted[0])} steps compared: losses "
@@ -89,7 +94,7 @@ def same(found, wanted, what):
 
 
 def check(runs, ranks):
-    """Returns the exact run, and power_sgd's."""
+    """Checks every hook. Returns the exact run, and the run with power_sgd."""
     runs.compile("no", ranks)
     exact = runs.train(ranks)
     runs.compile("bf16", ranks)
@@ -116,7 +121,8 @@ def layouts(runs, exact, low):
         runs.compile(hook, 4, "--parallel", mesh)
         found = runs.train(4, rows=rows)
         near(found, exact, f"{hook} with {mesh}")
-        # Only layouts that assign a step's rows to ranks as before.
+        # These layouts assign the rows of a step to ranks as data parallelism
+        # does, so the low-rank sums are the same, too.
         if hook == "power_sgd":
             same(found, low, f"{hook} with {mesh}")
 

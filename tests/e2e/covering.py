@@ -42,8 +42,8 @@ from goldens import cuda_environment, cuda_flags, run  # noqa: E402
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                       "Inputs")
-# For --peft: families of transformers 4.44 that match ours. Its StarCoder2 has
-# no window in eager attention.
+# For --peft: families of transformers 4.44 that match ours. StarCoder2 is not
+# among them: it has no window in eager attention there.
 OLDER = ("llama2", "llama3", "mistral", "qwen2", "gemma2", "gpt2", "mixtral",
          "qwen2moe", "stablelm")
 
@@ -67,8 +67,9 @@ def compile_for(options, folder, config, *flags):
 
 
 def train(options, row, folder, module):
-    """Returns metrics, and the logits before and after; None if the output is
-    rounded, so that its logits differ by more than arithmetic."""
+    """Returns metrics, and the logits before and after training. The latter are
+    None if the output is rounded, so that its logits differ by more than
+    arithmetic."""
     environment = (cuda_environment(options, row["ranks"])
                    if options.target == "cuda" else os.environ)
     environment = {**environment, "XDG_CACHE_HOME": folder}
@@ -89,7 +90,7 @@ def train(options, row, folder, module):
     name = ("--model-name-or-path" if row["adapter"] == "full"
             else "--adapter-name-or-path")
     config, values = "train.yaml", settings_after(row, out)
-    if values != settings(row) or options.fsdp:  # one rank holds everything
+    if values != settings(row) or options.fsdp:  # one rank has all values
         config = "after.yaml"
         write_yaml(os.path.join(folder, config), values)
         module = compile_for(options, folder, config)
@@ -99,7 +100,7 @@ def train(options, row, folder, module):
 
 
 def run_row(options, row, expected, folder):
-    """Returns the errors, each with its limit."""
+    """Trains and evaluates a row. Returns its errors, each with the limit."""
     write_row(folder, row, expected["seed"])
     metrics, before, after = train(options, row, folder,
                                    build(options, folder))
@@ -114,7 +115,7 @@ def run_row(options, row, expected, folder):
         if logits is not None:
             check(errors, f"logits {when}", np.abs(np.subtract(
                 sampled(logits), expected[when])).max(), LOGITS)
-    if after is not None:  # for PEFT
+    if after is not None:  # for --peft
         safetensors_io.save(os.path.join(folder, "out", "after.safetensors"),
                             {"logits": after})
     return errors
@@ -158,7 +159,8 @@ def chosen(options):
 
 
 def attempt(options, work, name, task):
-    """Returns the task's result; deletes files that PEFT does not read."""
+    """Returns the result of `task` for a row; deletes files that PEFT does not
+    read."""
     folder = os.path.join(work, name)
     os.makedirs(folder)
     try:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""The adapters of the covering array: an entry of ADAPTERS each, PEFT's
-options for a row of the array, and the folder that a run starts from.
+"""The adapters of the covering array: ADAPTERS has an entry for each. Makes
+PEFT's options for a row of the array, and the adapter folder that a run starts
+from.
 """
 
 import json
@@ -13,10 +14,11 @@ from covering_models import FAMILIES
 
 SPARSE = {name for name, family in FAMILIES.items() if family.experts}
 DENSE = set(FAMILIES) - SPARSE
-# PEFT's options whose names have the prefix "lora_" here.
+# PEFT's options that have the prefix "lora_" in qlora.
 OURS = ("r", "target_modules", "rank_pattern", "alpha_pattern")
 
-# Added to common options; "linears" is all-linear, or an MoE's targets.
+# PEFT's options of each adapter, added to common options. "linears" stands for
+# all-linear, or for the targets of an MoE family.
 ADAPTERS = {
     "all-linear": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "patterns": {"r": 4, "lora_alpha": 12, "layers_to_transform": [1]},
@@ -69,7 +71,8 @@ def lora_options(row):
 
 
 def adapted_linears(row):
-    """Yields path, out and in of the modules that the targets match."""
+    """Yields path, output width and input width of the modules that the targets
+    match."""
     family, options = family_of(row), lora_options(row)
     targets = options["target_modules"]
     top = "transformer.h" if row["family"] == "gpt2" else "model.layers"
@@ -82,7 +85,8 @@ def adapted_linears(row):
 
 
 def expert_adapters(row, rank):
-    """PEFT nests wrappers of one module: the second parameter is outside."""
+    """Lists the adapters of expert weights. PEFT wraps a module once for each
+    parameter; the wrapper of the second parameter is the outer one."""
     family = family_of(row)
     hidden, count = family.sizes()[0], family.experts["count"]
     inner = family.experts["inner"]
@@ -131,7 +135,8 @@ def adapter_shapes(row):
 
 
 def adapter_tensors(row, seed):
-    """Draws no neutral values: zeros in B would hide A's gradient."""
+    """Draws an adapter's tensors, without neutral values: zeros in B, for
+    example, would hide the gradient of A."""
     tensors = {}
     for name, shape in adapter_shapes(row):
         if name.endswith("magnitude_vector"):
@@ -160,7 +165,8 @@ def write_adapter(folder, row, seed):
 
 
 def is_turned(row):
-    """Returns whether PEFT adapts Conv1D; bitsandbytes makes it linear."""
+    """Returns whether PEFT adapts Conv1D modules, whose weights are [in, out].
+    bitsandbytes replaces them with linear modules."""
     return row["family"] == "gpt2" and FORMATS[row["format"]].is_plain()
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""How files store the linears of the covering array's models: an entry of
-FORMATS each. Values are the same wherever they are drawn. Stored formats draw
-the codes, and their values are computed here.
+"""How files store the linears of the covering array's models: FORMATS has an
+entry for each format. Random values are the same on every machine. For stored
+formats the codes are drawn, and the values are computed from the codes.
 """
 
 import json
@@ -19,7 +19,8 @@ STORED_EXAMPLE = os.path.join(HERE, "..", "Inputs", "goldens",
 
 
 def bits(seed, name, count):
-    """Returns 64-bit integers of Philox, which numpy never changes."""
+    """Returns random 64-bit integers. Numpy never changes the output of its
+    Philox."""
     key = [seed, zlib.crc32(name.encode())]
     return np.random.Philox(key=np.array(key, np.uint64)).random_raw(count)
 
@@ -88,7 +89,8 @@ def stored_int8(seed, name, shape):
 
 
 def stored_mxfp4(seed, name, shape):
-    """Stores [experts, in, out] as [experts, out, in]."""
+    """Draws a weight [experts, in, out] that is stored as [experts, out,
+    in]."""
     count, inputs, outputs = shape
     grid = np.array([0, .5, 1, 1.5, 2, 3, 4, 6], np.float32)
     blocks = bits(seed, name, int(np.prod(shape)) // 2).astype(
@@ -130,7 +132,8 @@ def fp8_kind(name):
 
 
 def stored_fp8(seed, name, shape):
-    """Stores E4M3, whose largest code is NaN and which has no infinities."""
+    """Draws a weight that is stored as E4M3, which has no infinities and whose
+    largest code is NaN."""
     magnitudes = (bits(seed, name, int(np.prod(shape))) % np.uint64(127)
                   ).astype(np.uint8)
     signs = (bits(seed, name + ".sign", magnitudes.size) & np.uint64(1)
@@ -145,7 +148,8 @@ def stored_fp8(seed, name, shape):
 
 
 def words(codes, places):
-    """Packs eight 4-bit codes of the last axis into a word by `places`."""
+    """Packs eight 4-bit codes of the last axis into a 32-bit word, each at its
+    place in `places`."""
     codes = codes.reshape(*codes.shape[:-1], -1, 8).astype(np.uint32)
     return (codes << (4 * np.array(places, np.uint32))).sum(
         -1, dtype=np.uint32).view(np.int32)
@@ -153,9 +157,9 @@ def words(codes, places):
 
 def stored_integers(is_awq):
     """GPTQ and AWQ store [in, out], with an integer zero point and a scale for
-    a group of inputs. GPTQ packs a word along the inputs, AWQ along the
-    outputs, even ones first. Zero points are packed along the outputs in both;
-    GPTQ's files store the packed word less one per code."""
+    a group of inputs. GPTQ packs 32-bit words along the inputs, AWQ along the
+    outputs, even ones first. Both formats pack zero points along the outputs;
+    GPTQ's files store each zero point less one."""
     places = (0, 4, 1, 5, 2, 6, 3, 7) if is_awq else range(8)
 
     def store(seed, name, shape):
@@ -202,7 +206,8 @@ class Format:
                 and not (self.inner and name.split(".")[-2] in NARROW))
 
 
-# Linears besides the head that FP8, GPTQ and AWQ keep: gates with one output.
+# Linears that FP8, GPTQ and AWQ do not quantize, in addition to the head: gates
+# with one output.
 NARROW = ("shared_expert_gate",)
 TILE, GROUP = 128, 16
 FP8_SCALES = {"channel": ("q_proj", "k_proj", "qkv_proj", "c_attn", "w2"),
@@ -269,7 +274,8 @@ FORMATS = {
 
 
 def rounded(values, dtype):
-    """Returns values as files store them: bf16 as its bits."""
+    """Returns values rounded to `dtype` as files store them; bf16 as its
+    bits."""
     if dtype == "float16":
         return values.astype(np.float16)
     if dtype == "bfloat16":

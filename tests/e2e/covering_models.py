@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Tiny models of every family in any file format: numpy only, and the same
-bytes wherever they are made.
+"""Writes tiny models of every family in any file format, with numpy only. The
+bytes are the same on every machine.
 
 A family is its config.json and the tensors that follow from it. A tensor
 depends only on a seed and its name.
@@ -30,7 +30,8 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
 
 
 class Family:
-    """`config` is added to COMMON; omitted settings are as in Llama."""
+    """A family: `config` is added to COMMON, and omitted settings are as in
+    Llama."""
 
     COMMON = {"num_hidden_layers": 2, "max_position_embeddings": 64,
               "rope_theta": 10000.0, "hidden_act": "silu",
@@ -52,7 +53,8 @@ class Family:
         self.tied, self.targets, self.embedding = tied, targets, embedding
 
     def stored_as(self, form):
-        """Returns the family with `inner` as wide as the format needs."""
+        """Returns the family with an MLP width (`inner`) that the format can
+        store."""
         if not form.inner:
             return self
         other = copy.copy(self)
@@ -79,7 +81,8 @@ class Family:
         yield f"{layer}.self_attn.o_proj", (hidden, heads * head)
 
     def linears(self, layer):
-        """Yields paths of modules, and [out, in]; for GPT-2 [in, out]."""
+        """Yields paths of linear modules, and the shapes of their weights:
+        [out, in], for GPT-2 [in, out]."""
         hidden, inner = self.sizes()[:2]
         yield from self.attention(layer)
         if not self.experts:
@@ -123,7 +126,7 @@ class Family:
             yield f"{path}.bias", "bias", (width,)
 
     def tensors(self):
-        """Yields (name, role, shape) of everything in the files."""
+        """Yields (name, role, shape) of every tensor in the files."""
         hidden, _, heads, groups, head = self.sizes()
         vocabulary = self.config["vocab_size"]
         yield "model.embed_tokens.weight", "embedding", (vocabulary, hidden)
@@ -286,7 +289,7 @@ def write_model(folder, family, form, seed, decoded=False):
     tensors = {}
     for name, role, shape in family.tensors():
         if form.stores(name, role):
-            if isinstance(family, Gpt2):  # bitsandbytes transposes it
+            if isinstance(family, Gpt2):  # bitsandbytes transposes GPT-2
                 parts, values = form.store(seed, name, shape[::-1])
                 values = values.T
             else:
@@ -297,7 +300,7 @@ def write_model(folder, family, form, seed, decoded=False):
         tensors[name] = widened(values) if decoded else values
     os.makedirs(folder, exist_ok=True)
     safetensors_io.save(os.path.join(folder, "model.safetensors"), tensors,
-                        {"format": "pt"})  # transformers 4 asks for it
+                        {"format": "pt"})  # transformers 4 needs it
     config = {**family.config,
               "torch_dtype": "float32" if decoded else form.dtype}
     if form.method and not decoded:

@@ -2,7 +2,8 @@
 
 """The rows of the covering array: family x format x adapter x ranks. Every two
 levels of two factors occur together in a row unless REFUSED or ABSENT excludes
-them. Also writes the folder of a row, as a user would have it.
+them. Also writes the folder of a row: model, data, adapter and configuration,
+as a user would have them.
 
 A new level is an entry of FAMILIES (covering_models.py), FORMATS
 (covering_formats.py) or ADAPTERS (covering_adapters.py). It changes the rows:
@@ -25,7 +26,8 @@ BATCH, LENGTH, STEPS = 2, 13, 2
 FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
            "ranks": (1, 2)}
 
-# Two sets of levels that cannot occur together, and the refusal's message.
+# Each entry: two sets of levels that cannot occur together, and the message of
+# the refusal.
 REFUSED = [
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"all-linear"}},
      "lora_target_modules: .* matches the experts"),
@@ -44,7 +46,8 @@ REFUSED = [
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]
-# Meaningless pairs: experts of a dense model, a format without real models.
+# Pairs of levels that no row has because they are meaningless: experts of a
+# dense model, formats in which no models exist.
 ABSENT = [
     ({"family": DENSE}, {"format": {"nf4-experts"}}),
     ({"family": set(FAMILIES) - {"gptoss"}}, {"format": {"mxfp4"}}),
@@ -69,7 +72,7 @@ def pairs_of(row):
 
 
 def all_pairs():
-    """Returns the pairs that some row can have."""
+    """Returns the pairs of levels that some row can have."""
     found = set()
     for levels in itertools.product(*FACTORS.values()):
         row = dict(zip(FACTORS, levels))
@@ -79,9 +82,10 @@ def all_pairs():
 
 
 def covering_array():
-    """Greedy: takes the row with most pairs that are still missing; among
-    several, the one whose levels were used least. The order of levels decides
-    the rest, so the array is the same everywhere."""
+    """Builds the array greedily: the next row is one with the most pairs that
+    are still missing, and among those the row whose levels were used least. The
+    order of levels decides the rest, so the array is the same on every
+    machine."""
     missing, rows = all_pairs(), []
     used = {(f, level): 0 for f, levels in FACTORS.items() for level in levels}
     for family, form in itertools.product(FAMILIES, FORMATS):
@@ -132,7 +136,8 @@ def refused_rows():
 
 
 def batches(row, seed):
-    """Labels begin at random, and some rows have padding."""
+    """Returns the data: labels begin at a random token, and some rows have
+    padding."""
     count = STEPS * row["ranks"]
     shape = (count, BATCH, LENGTH)
     vocabulary = FAMILIES[row["family"]].config["vocab_size"]
@@ -165,8 +170,9 @@ def settings(row):
 
 
 def settings_after(row, folder):
-    """Returns the settings to load the output. PiSSA writes a plain adapter,
-    of another rank, for the model before it was quantized."""
+    """Returns the settings with which a second run loads the output. PiSSA
+    writes a plain adapter of another rank, for the model before it was
+    quantized."""
     values = settings(row)
     if row["adapter"] != "pissa":
         return values

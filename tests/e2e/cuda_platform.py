@@ -33,20 +33,22 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Calls at the end, which may be ignored but must not crash.
+# Calls that free something. A run may ignore their failure, but must not crash.
 ENDING = re.compile(r"Destroy|Free|Unload|Release")
-# The last such call comes from the device's destructor.
+# A run may ignore a failure of the last such call, which comes from the
+# device's destructor.
 LAST_IS_IGNORED = {"cuStreamSynchronize"}
-# Metrics of a GPU: a run continues without them.
+# Calls that read metrics of a GPU: a run continues without them.
 READINGS = re.compile(r"^nvml|^cuDeviceGetPCIBusId$")
-# Later calls are only for the memory that is printed.
+# Only the first call is made to fail: later calls are for the memory that is
+# printed.
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 DIRECT = ("--cuda-graphs", "false")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "device bytes", "guarded launches", "mapped host bytes",
            "pinned host bytes", "nanoseconds of products"}
-# Two halves of 16 MiB, and the buffer for results.
+# Pinned bytes: two halves of 16 MiB, and the buffer for results.
 PINNED = (32 << 20) + 4096
 SHARES = 4  # fractions of labelled rows: graphs of an entry
 
@@ -60,7 +62,7 @@ class Case:
 
     def __init__(self, tools, name, work, archs="90", flags=(), model=None):
         self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
-        self.cache = None  # of the user; None: a new one for each run
+        self.cache = None  # user's cache; None: a new one per run
         folder = os.path.join(HERE, "..", "Inputs", "goldens", name)
         self.yaml = os.path.join(folder, "train.yaml")
         self.module = os.path.join(work, "t.so")
@@ -84,7 +86,8 @@ class Case:
             raise Failure(f"{command[0]}: {done.stderr[-500:]}")
 
     def run(self, flags=(), ranks=1, **variables):
-        """Returns exit code, stderr, losses and counters (of one rank)."""
+        """Runs the case. Returns exit code, stderr, losses, and the platform's
+        counters if there is one rank."""
         out = tempfile.mkdtemp(dir=self.work)
         report = os.path.join(out, "report-{pid}.json")
         environment = {
@@ -124,7 +127,7 @@ def expect(name, condition, text):
 
 
 def check_counts(case):
-    # Measuring algorithms creates additional graphs.
+    # No algorithms are measured, since that creates additional graphs.
     quiet = ("--gemm-table", "heuristic")
     _, few = case.train("--max-steps", "4", *quiet)
     _, many = case.train("--max-steps", "14", *quiet)
@@ -132,8 +135,9 @@ def check_counts(case):
     def per_step(name):
         return (many.get(name, 0) - few.get(name, 0)) / 10
     graphs, waits = per_step("cuGraphLaunch"), per_step("synchronisations")
-    # Another fraction of labels is another graph, captured when it occurs for
-    # the second time: some of the last ones may not have been.
+    # An entry has a graph for each fraction of labelled rows, captured when the
+    # fraction occurs for the second time. Some fractions may have occurred only
+    # once.
     entries = case.micro_batches + 1
     direct = 14 * entries - many.get("cuGraphLaunch", 0)
     captured = many.get("cuGraphInstantiateWithFlags", 0)
@@ -172,7 +176,7 @@ def check_same(case, want):
 
 
 def check_rounded(options, work, flags, want, counts):
-    """Compares with the program whose matmuls round their operands."""
+    """Compares the program with the one whose matmuls round their operands."""
     folder = os.path.join(work, "unrounded")
     os.mkdir(folder)
     case = Case(options.tools, options.case, folder,
@@ -193,7 +197,7 @@ def check_gpu(options, work, flags, want):
 
 
 def check_fault(case, function, call, code):
-    """Returns how the report of the failing call is wrong, or nothing."""
+    """Makes a call fail. Returns what is wrong with its report, or nothing."""
     result, errors, _, _ = case.run(SHORT, fail=f"{function}:{call}:{code}")
     ours = [line for line in errors.splitlines()
             if not line.startswith("cuda-platform:")]

@@ -35,7 +35,7 @@ from cuda_platform import Case, Failure, expect
 from safetensors_io import load, save
 
 TOLERANCE = 2e-5
-BOUND = 60  # seconds that a job takes to end, with slack for a busy machine
+BOUND = 60  # seconds until a job has ended, on a busy machine
 CARDS = ",".join(["sm_90:4096"] * 4)
 
 
@@ -54,7 +54,8 @@ class Ranks:
                                devices=self.cards, **variables)[0]
 
     def error(self, *flags, **variables):
-        """Returns a failing job's one line, its exit code and its seconds."""
+        """Runs a job that fails. Returns its one line, exit code and
+        seconds."""
         start = time.monotonic()
         code, errors, _, _ = self.case.run(
             [*self.flags(2, 3), *flags], ranks=2, devices=self.cards,
@@ -67,7 +68,7 @@ class Ranks:
 
 
 def running(module):
-    """Returns the processes that have this program open."""
+    """Returns the processes that have the file `module` open."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -75,7 +76,7 @@ def running(module):
                 if module.encode() in file.read().split(b"\0"):
                     found.append(pid)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
@@ -136,7 +137,8 @@ def check_kinds(case, want):
 
 
 def check_plans(tools, work):
-    """Uses the demo, whose plans have 45 and 54 MiB."""
+    """Gives GPUs one of two programs of the demo, whose plans have 45 and 54
+    MiB."""
     runs = Runs(tools, work, 2)
     small = os.path.join(work, "small.so")
     runs.compile_for_cards("large.so")
@@ -164,7 +166,7 @@ def check_plans(tools, work):
 
 
 def check_no_room(runs, shared):
-    """The larger plan fits the GPU once, not twice."""
+    """Checks a GPU that the larger plan fits once, but not twice."""
     folder = runs.folder("refused")
     environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": "sm_90:100"}
     done = runs.run(folder, "--gpus", "2", *shared, "--max-steps", "2",

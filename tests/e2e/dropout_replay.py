@@ -44,13 +44,13 @@ CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 
 @dataclass
 class Run:
-    """A golden case and the settings that differ here."""
+    """A golden case, and settings that replace those of the case."""
     case: str
     dropout: float
     accumulation: int
     ranks: int
     steps: int
-    model: dict = field(default_factory=dict)  # its own: flag, probability
+    model: dict = field(default_factory=dict)  # own dropout: flag, probability
     noise: float = 0.0  # NEFTune's alpha
 
     def changes(self):
@@ -82,17 +82,19 @@ RUNS = {
     "gemma2-neftune": Run("gemma2-nf4", 0.0, 1, 2, 4, noise=15.0),
 }
 
-# The modules of a model's own dropouts, and the id of the first of them. Ids
-# increase in the order in which the model computes them.
+# The model's own dropout modules, by the end of their names, with the flag that
+# sets them. Their op ids begin at FIRST_MODEL_DROPOUT, in the order in which
+# the model computes them.
 MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
                   ".mlp.dropout": "--resid-pdrop"}
 FIRST_MODEL_DROPOUT = 1 << 24
-NOISE = 1 << 25  # the id of NEFTune's noise
+NOISE = 1 << 25  # op id of NEFTune's noise
 
 
 def check_masks(run, settings, dump):
-    """Checks that each adapter has a mask, equal to philox.py's and random
-    enough. Returns the op id of each adapted module."""
+    """Checks that each adapter has a mask, that it equals the mask of
+    philox.py, and that it is random enough. Returns the op id of each adapted
+    module."""
     masks = {name[len("dropout."):]: array for name, array in dump.items()
              if name.startswith("dropout.") and not name.endswith(".op")}
     ops = {path: int(dump[f"dropout.{path}.op"][0]) for path in masks}
@@ -129,7 +131,8 @@ def check_masks(run, settings, dump):
 
 
 def check_siblings(ops):
-    """Linears that read the same x share an op; others do not."""
+    """Checks that linears have the same op id if they read the same x, and else
+    different ones."""
     groups = {}
     for path, op in ops.items():
         block, name = path.rsplit(".", 1)
@@ -147,7 +150,8 @@ def own_share(run, path):
 
 
 def own_dropouts(run, model):
-    """Returns the paths of the model's own dropouts, in order."""
+    """Returns the paths of the model's own dropouts, in the order of their op
+    ids."""
     return [path for path, _ in model.named_modules() if own_share(run, path)]
 
 
@@ -158,7 +162,7 @@ def peft_replay(case, run, settings, masks):
     from peft import PeftConfig, PeftModel
 
     class Replay(torch.nn.Module):
-        """Dropout with a given mask."""
+        """Multiplies by a given mask instead of a random one."""
 
         def __init__(self, path, share):
             super().__init__()
@@ -185,7 +189,7 @@ def peft_replay(case, run, settings, masks):
         return output + torch.from_numpy(noise_of(
             run, settings["seed"], numbers["micro_batch"], output.shape))
 
-    if run.noise:  # the same hook as transformers'
+    if run.noise:  # as transformers' hook does
         model.get_input_embeddings().register_forward_hook(add_noise)
     for path, module in model.named_modules():
         if run.dropout and isinstance(getattr(module, "lora_dropout", None),
@@ -228,14 +232,16 @@ def noise_of(run, seed, micro_batch, shape):
 
 
 def saved_name(name):
-    """Returns the name that PEFT saves: a magnitude's has no module suffix."""
+    """Returns the name under which PEFT saves a parameter. DoRA's magnitudes
+    are saved without the suffix of their module."""
     name = name.replace(".default", "")
     return (name.removesuffix(".weight")
             if name.endswith(".lora_magnitude_vector.weight") else name)
 
 
 def peft_train(run, settings, model, labels, logits):
-    """Does a golden case's step: one mean over its labelled tokens."""
+    """Trains as a golden case does: the loss of a step is the mean over all its
+    labelled tokens."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import get_scheduler
@@ -314,7 +320,7 @@ def write_case(folder, case, run, expected):
 
 
 def check_run(tools, name, run, write, masks_alone):
-    """Returns False, or raises Failure, if something differs."""
+    """Checks a run. Returns False, or raises Failure, if something differs."""
     case = os.path.join(CASES, run.case)
     settings = goldens.settings(case)
     flags = [word for key, value in run.changes().items()
@@ -334,7 +340,7 @@ def check_run(tools, name, run, write, masks_alone):
         print(f"ok   {name}: masks of {len(ops)} adapters", flush=True)
         return True
 
-    own = {}  # ids by path, in the order of the first calls
+    own = {}  # op ids by path, in the order of first calls
 
     def masks(path, micro_batch, shape):
         exported = dump.get(f"dropout.{path}")

@@ -49,7 +49,7 @@ def check_output(expected, output):
 
 
 def run_page(page, folder, tools):
-    peft = os.path.join(ROOT, ".venv/peft/bin")  # its `python` has PEFT
+    peft = os.path.join(ROOT, ".venv/peft/bin")  # bin/python has PEFT
     environment = {
         **os.environ, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
         "CUDA_VISIBLE_DEVICES": "", "QLORA_PYTHON": shutil.which("python3"),
@@ -109,7 +109,7 @@ def check_script(out):
     assert os.path.exists(f"{out}/python-script/adapter_model.safetensors")
 
 
-# Pages, and what their commands must have trained.
+# By example: the function that checks what the commands of its page trained.
 PAGES = {"chat-qwen3": check_chat, "dpo": check_dpo,
          "several-ranks": check_ranks,
          "continue-from-adapter": check_continued,

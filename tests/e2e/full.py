@@ -3,10 +3,10 @@
 
 """full.py --tools build/bin: full fine-tuning as a user runs it.
 
-A GPT-2 with bf16 files is trained in float32. The output is a model folder in
-bf16 with the same tensor names, and its values are the last checkpoint's
-float32 ones, rounded. transformers computes the same loss from it as
-`qlora-run` evaluates. A resumed run ends with the same bytes.
+Trains a GPT-2 with bf16 files in float32. The output is a model folder in bf16
+with the same tensor names, and its values are the last checkpoint's float32
+ones, rounded. transformers computes the same loss from it as `qlora-run`
+evaluates. A resumed run ends with the same bytes.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def bf16(values):
 
 
 def check_folder(out):
-    """Compares with the last checkpoint, which has float32."""
+    """Compares the model folder with the last checkpoint, which has float32."""
     def load(folder):
         return safetensors_io.load(os.path.join(folder, "model.safetensors"))
     first, last = load(os.path.join(CASE, "model")), load(out)
@@ -76,7 +76,7 @@ def check_folder(out):
 
 
 def evaluate(tools, module, model, out):
-    """Returns the loss that a run without steps logs."""
+    """Returns the evaluation loss of `model`, from a run without steps."""
     run(f"{tools}/qlora-run", module, "--model-name-or-path", model,
         "--validation-file", os.path.join(CASE, "batches.safetensors"),
         "--num-train-epochs", "0", "--output-dir", out)

@@ -30,12 +30,12 @@ from cuda_platform import Case, Failure, expect
 STEPS = ("--max-steps", "3")
 TWO = ("--gradient-accumulation-steps", "1")
 SPENT = "nanoseconds of products"
-# Kernels of the look-alike that do not run, or do not run in a capture.
+# Algorithms of the simulated cuBLASLt that fail, always or only in a capture.
 OUT = (3, 4)
 
 
 class Tables:
-    """Runs of a case, each with the chosen cache."""
+    """Runs of a case, each with a cache of the given name."""
 
     def __init__(self, case, work):
         self.case, self.work = case, work
@@ -47,7 +47,8 @@ class Tables:
         return os.path.join(self.cache(name), "qlora", "gemm_table.json")
 
     def run(self, cache, *flags, **settings):
-        """Returns the adapter, every rank's counters, the table's text."""
+        """Runs the case. Returns the adapter, the counters of every rank, and
+        the text of the table."""
         outputs = set(glob.glob(f"{self.work}/*/gemm_table.json"))
         case, ranks = self.case, settings.pop("ranks", 1)
         case.cache = self.cache(cache)
@@ -189,7 +190,8 @@ def check_ranks(tables, text):
     timings = sorted(r.get("cuEventElapsedTime", 0) for r in reports)
     failed = expect("ranks", timings[0] == 0 < timings[1] and table == text,
                     f"one rank measures ({timings[1]} timings)")
-    # A rank that measured separately would choose other algorithms.
+    # The times of rank 1 differ: if it measured separately, it would choose
+    # other algorithms.
     again, _, table = tables.run("speeds", *TWO, speeds="3@1", **two)
     failed += expect("ranks", again == adapter and table == text,
                      "another rank's times change nothing")

@@ -22,8 +22,8 @@ NVIDIA's libraries: it is qlora-run's LD_LIBRARY_PATH. --modules has programs
 compiled before: NAME.so, or NAME-bf16.so. --kernels lists rows of Kernels.def
 that must run, such as "attention.cudnn" or "attention.cuda (planned: .cudnn)".
 
---every N: without names, each N-th case. train.yaml names model, data and
-first adapter: a case may share those of another.
+--every N: without names, each N-th case. A case may use the model, data and
+first adapter of another case, since its train.yaml names them.
 """
 
 import argparse
@@ -43,15 +43,16 @@ import safetensors_io  # noqa: E402
 from golden_case import FINAL, GRADIENT, LOGITS, LOSS, NORM  # noqa: E402
 from golden_case import Failure, check, run, settings  # noqa: E402
 
-# The worst tensor of a case with two layers differs by 2.1 to 2.8 %, on CPUs
-# and on CUDA.
+# Limit for gradients in bf16, relative to the norm. The worst tensor of a case
+# with two layers differs by 2.1 to 2.8 %, on CPUs and on CUDA.
 GRADIENT_BF16 = 0.05
-# Limit for codes of 8-bit states. A gradient differs by 1e-6 of its scale, and
-# near zero two codes are 3e-5 apart (a bucket of bitsandbytes'). So some values
-# cross to the next code: 0.1 to 0.7 % of codes after six steps. With equal
+# Limit for codes of 8-bit states. A gradient differs from the reference by 1e-6
+# of its scale, and near zero two codes of bitsandbytes are 3e-5 apart. So some
+# values get the next code: 0.1 to 0.7 % of codes after six steps. With equal
 # gradients all codes are equal (conformance/AdamW8BitTest.cpp).
 CODES = 1e-2
-# bitsandbytes' names for the states of small tensors, which are AdamW's.
+# bitsandbytes' names of states, and AdamW's: small tensors have AdamW's float32
+# states.
 SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}
 
 
@@ -124,7 +125,8 @@ def deltas_of(out):
 
 
 def check_adapter_config(start, out):
-    """PEFT's flag for [in, out] weights is kept, though no option here."""
+    """Checks that fan_in_fan_out of the first adapter is kept. Here no option
+    sets it."""
     written = []
     for folder in (start, out):
         with open(os.path.join(folder, "adapter_config.json")) as file:
@@ -139,7 +141,8 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
-    # A separate cache, so that other tests' measurements do not interfere.
+    # The run has its own cache, so that measurements of other tests do not
+    # affect it.
     environment = {**(environment or os.environ), "XDG_CACHE_HOME": work}
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
@@ -236,12 +239,12 @@ def check_tensors(errors, dump, adapter, case, expected):
 
 
 def bf16_gradient_limit(case):
-    """Returns the limit for bf16 gradients. Roundings of layers add up as a
-    random walk does, and so does that of weights, which are bf16's in the
-    files, except if factors were taken out of them. None with experts:
-    rounding may make a token choose another expert, which changes gradients by
-    more than rounding. None either if activations are rounded to 8 bits, whose
-    codes then differ by whole steps."""
+    """Returns the limit for bf16 gradients. The rounding errors of layers add
+    up like a random walk. So do those of rounded weights; weights are bf16 in
+    the files, except if initial factors were subtracted from them. Returns None
+    for a case with experts: a token may choose another expert because of
+    rounding. Also returns None if activations are rounded to 8 bits: codes
+    differ by whole steps."""
     found = settings(case)
     path = os.path.join(found["model_name_or_path"], "config.json")
     with open(path) as file:
@@ -266,7 +269,8 @@ def wrong_bytes(dump, name, want):
 
 
 def check_base(errors, dump, case):
-    """Compares the quantized base's bits; the mean offset within 2 ulp."""
+    """Compares the bits of the quantized base, and the mean offset within 2
+    ulp."""
     found = settings(case)
     if found.get("load_in_4bit") is False and "load_in_8bit" not in found:
         return
@@ -280,7 +284,7 @@ def check_base(errors, dump, case):
         weight = name.rsplit(".", 1)[0]
         if (not {f"{weight}.packed", f"{weight}.CB"} & set(dump)
                 and not name.endswith(".dequantized")):
-            continue  # kept decoded: the dump has only the values
+            continue  # weights are decoded once: no codes
         if name not in dump:
             raise Failure(f"the dump has no {name}")
         got = dump[name].reshape(want.shape)
@@ -388,8 +392,8 @@ def attempt(options, name):
 
 
 def report(name, errors, of_all):
-    """Prints a case's result: ok, FAIL or skip. Among all cases, when none is
-    named, some cannot be sharded."""
+    """Prints a case's result: ok, FAIL or skip. A case that cannot be sharded
+    fails only if it is named."""
     if isinstance(errors, Failure):
         cannot = of_all and re.search("matmul of this model can be"
                                       "|not divisible by"

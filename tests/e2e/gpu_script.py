@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
 SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
-# Algorithms that a run measures for a matmul.
+# Number of algorithms that a run measures for a matmul.
 RUN_CANDIDATES = 8
 PARTS = "micro,conformance,goldens,nccl,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
@@ -149,8 +149,8 @@ def check_micro(rows, lines):
            f"{len(found)} kinds of rows")
     expect("micro", set(found["attention.cudnn", "refused"]) == {"skipped"},
            "cuDNN's attention says why not")
-    # An algorithm's speed on the platform is a hash of its bytes. So among
-    # many there may be a better one than among a run's few.
+    # The platform's time of an algorithm is a hash of its bytes. So the best of
+    # the many that `micro` measures may be faster than the best of a run's few.
     products = [row for row in rows if row["part"] == "micro"
                 and row["what"] == "best / used algorithm"]
     most = min(int(re.search(r"best of (\d+)", row["note"])[1])
@@ -246,8 +246,9 @@ def check_kept(script):
 
 def check_stopped(script):
     whole = len(verdicts(script.rows(), "micro"))
-    # A row is printed before it is in the file, and on a busy machine the part
-    # may be over before the signal arrives.
+    # Try again if the signal comes too early or too late: a row is printed
+    # before it is in the file, and a part may be over before the signal
+    # arrives.
     for _ in range(5):
         process = script.start("--bundle", script.bundle, "--out", script.out,
                                "--part", "micro")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Losses for gradients.py, as MLIR: computes a loss from %f and the head's
-weight %h, with the sizes of the model around it."""
+"""Losses for gradients.py, as MLIR that computes a loss from %f and the head's
+weight %h. Also the sizes of the model around it."""
 
 B, T, H, V = 2, 7, 16, 24
 X = f"tensor<?x?x{H}xf32>"
@@ -11,7 +11,7 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
-# Logits of two tokens that are columns of %f instead of matmul results.
+# The logits of two tokens are columns of %f instead of matmul results.
 COLUMNS = f"""
   %list = model.token_list {{tokens = array<i64: 20, 3>}} : tensor<2xf32>
   %given, %wide = model.split %f
@@ -24,9 +24,10 @@ GIVEN = f"""{COLUMNS}
 
 
 def kto_loss(flag, reference=""):
-    """The first sequence's answer, which has more labels, is desirable. The
-    divergence is 0 here: mismatched answers are less likely than under the
-    reference, which is the number of labels, or %ref of `reference`."""
+    """The first sequence's answer, which has more labels, is desirable. The KL
+    estimate is 0: mismatched answers are less likely than under the reference.
+    The reference is the number of labels, or %ref that the MLIR `reference`
+    computes."""
     asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
@@ -53,7 +54,8 @@ def kto_loss(flag, reference=""):
 
 
 def routers(coefficient):
-    """Routers @r and @s of two layers, with 4 experts each, and their loss."""
+    """Returns MLIR of two layers' routers @r and @s, with 4 experts each, and
+    their loss."""
     logits, choices = "tensor<?x?x4xf32>", "tensor<?x?x2xi32>"
     layers = "".join(f"""
       %w{name} = model.weight @{name}.weight : tensor<4x{H}xf32>
@@ -77,9 +79,9 @@ def routers(coefficient):
       %y = model.add %x, %x : XX"""
 
 
-# Computes a loss from %f and the head's weight %h, if that is not HEAD: one
-# pair, the two sequences, or two answers, or one with a mismatched one. The
-# head itself is not trained.
+# Losses other than HEAD, computed from %f and the head's weight %h, which is
+# not trained. The two sequences are one pair, two answers, or an answer and a
+# mismatched one.
 LOSSES = {
     "head_loss of given columns": GIVEN,
     "dpo_loss of given columns": f"""{COLUMNS}

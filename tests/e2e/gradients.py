@@ -30,7 +30,7 @@ from gradient_losses import (  # noqa: E402
 # MLIR that computes %y from %x (both [B, T, H]).
 CASES = {
     "embedding, head_loss": ({}, "%y = model.add %x, %x : XX"),
-    # Layout of A of an embedding's adapter.
+    # This is the layout of A of an embedding's adapter.
     "embedding [out, in]": ({"w": (H, V)}, """
       %w = model.weight @w.weight : tensor<16x24xf32>
       %e2 = model.embedding %ids, %w layout out_in
@@ -61,7 +61,8 @@ CASES = {
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
           : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
-    # All four, and no kernel with all of them: each rounds separately.
+    # All four activations, one after the other. No kernel computes them all:
+    # each result is rounded.
     "activation": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.activation gelu %x : XX
@@ -105,7 +106,7 @@ CASES = {
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
-    # The norm depends only on frozen weights: it has no gradient.
+    # The norm has no gradient, because it depends only on frozen weights.
     "magnitude": ({"m": (H,)}, """
       %f0 = model.weight @frozen.weight : tensor<16x16xf32>
       %n = model.adapted_norm %f0, %f0, %f0 {scale = 0.3 : f64}
@@ -122,7 +123,8 @@ CASES = {
       %m = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
       %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
-    # A third of the tokens have trainable rows; factors come from x.
+    # A third of the tokens have trainable rows. The factors of scale_rows come
+    # from x.
     "match_tokens, scale_rows": ({"d": (8, H)}, """
       %list = model.token_list
           {tokens = array<i64: 23, 0, 3, 6, 9, 12, 15, 18>} : tensor<8xf32>
@@ -169,7 +171,8 @@ CASES = {
            window = 0 : i64, scale = 0.5 : f64, cap = 1.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
             -> (XX, tensor<?x4x?xf32>)"""),
-    # W_e stacked along the rows, and interleaved.
+    # @u has the weights of the experts along the rows, @d along the columns
+    # (groups_last).
     "experts": ({"r": (4, H), "u": (32, H), "d": (H, 32)}, """
       %r = model.weight @r.weight : tensor<4x16xf32>
       %u = model.weight @u.weight : tensor<32x16xf32>
@@ -221,7 +224,7 @@ CASES = {
       %y = model.combine_rows %o, %order, %places
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
             -> XX"""),
-    # Biases per expert, gate and up interleaved, clamped.
+    # Experts have biases; gate and up are interleaved and clamped.
     "experts of gpt-oss": ({"r": (3, H), "u": (48, 8), "b": (3, 8),
                             "d": (12, H)}, """
       %r = model.weight @r.weight : tensor<3x16xf32>
@@ -313,7 +316,7 @@ CASES = {
         %m = arith.mulf %p, %all : tensor<16xf32>
         model.row_yield %m : tensor<16xf32>
       }"""),
-    # Each is continuous where its slope jumps.
+    # Each choice is continuous where its slope jumps.
     "rows, choices": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.linear %x, %w {module = "w"} : (XX, tensor<16x16xf32>) -> XX
@@ -406,7 +409,8 @@ def call(command):
 
 
 def loss_of(tools, folder):
-    """Returns the micro-batch's loss, in f32 with all digits, and the dump."""
+    """Runs the program. Returns the loss of the micro-batch, in f32 with all
+    digits, and the dump."""
     out, dump = f"{folder}/out", f"{folder}/dump.safetensors"
     call([f"{tools}/qlora-run", f"{folder}/t.so", "--output-dir", out,
           "--overwrite-output-dir",
@@ -439,7 +443,8 @@ def check(tools, name, extra, body, random):
             gradient = next(value for entry, value in dump.items()
                             if entry.startswith("grad.")
                             and entry.endswith("." + key)).astype(np.float64)
-            # Along the gradient the difference exceeds rounding most.
+            # A direction near the gradient has the largest difference, compared
+            # with rounding.
             direction = (gradient / np.linalg.norm(gradient) + 0.5 *
                          random.standard_normal(gradient.shape)
                          / np.sqrt(gradient.size))
@@ -468,8 +473,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     options = parser.parse_args()
-    # A separate seed per case, since other cases may change. With these seeds
-    # no step makes a token choose other experts.
+    # Each case has a seed of its own, so that changes of other cases do not
+    # affect it. With these seeds no step makes a token choose other experts.
     results = [check(options.tools, name, extra, body,
                      np.random.default_rng(zlib.crc32(name.encode())))
                for name, (extra, body) in CASES.items()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The demo on hosts (namespaces.py), and what must hold when it has ended:
-used by hosts.py."""
+"""Starts the demo on hosts (namespaces.py), and checks what must hold when it
+has ended. Used by hosts.py."""
 
 import concurrent.futures
 import os
@@ -40,7 +40,8 @@ def said_by(process, name, seconds):
 
 
 class Job:
-    """The demo on some hosts, whose launcher sets torchrun's variables."""
+    """A job: the demo on some hosts, with the environment variables that
+    torchrun sets."""
 
     def __init__(self, runs, hosts, name, steps=STEPS):
         self.runs, self.hosts, self.name = runs, hosts, name
@@ -74,7 +75,7 @@ class Job:
             self.start(rank, *flags)
 
     def start_torchrun(self, *flags):
-        """Starts Debian's torchrun: its torch 1.13 needs -r and -t."""
+        """Starts torchrun on each host. Debian's torch 1.13 needs -r and -t."""
         logs = os.path.join(self.runs.work, self.name + ".logs")
         command = ["torchrun", "-r", "1", "-t", "1", "--log_dir", logs,
                    "--nnodes", "2", "--nproc_per_node", "1", "--max_restarts",
@@ -99,7 +100,7 @@ class Job:
             time.sleep(0.02)
 
     def errors(self, within, code=1):
-        """Returns each host's lines, once all have ended."""
+        """Waits until all hosts have ended. Returns the error lines of each."""
         deadline = time.monotonic() + within
         texts = []
         for process in self.started:
@@ -121,7 +122,8 @@ class Job:
         self.check_clean()
 
     def expect_line(self, cause, within=SOON, survivors=None):
-        """Checks for one line, equal on all hosts except in brackets."""
+        """Checks that each host prints one line, and that the lines are equal
+        except in brackets."""
         errors = self.errors(within)
         if survivors is not None:
             errors = [errors[rank] for rank in survivors]
@@ -162,7 +164,7 @@ class Setting:
         return Job(self.runs, self.hosts, self.name, steps)
 
     def trains(self):
-        """Starts a job and lets it train for a random time."""
+        """Starts a job, lets it train for a random time, and returns it."""
         job = self.job(ENDLESS)
         job.start_all()
         job.until_step(7)
@@ -179,8 +181,9 @@ def run_case(runs, function, dice, name):
 
 
 def side_by_side(runs, tries, at_once, report):
-    """Runs each (function, dice, name) concurrently; most of them wait most of
-    the time. Returns how many passed, and what is wrong with the others."""
+    """Runs the tries (function, dice, name), `at_once` of them at a time, since
+    most of them wait most of the time. Returns how many passed, and what is
+    wrong with the others."""
     wrong = []
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         names = {pool.submit(run_case, runs, *one): one[2] for one in tries}

@@ -120,7 +120,8 @@ def unreachable_host(setting):
 
 @case
 def port_taken(setting):
-    """Another program has the port; ranks get no rank's answer there."""
+    """Another program listens on the port, and does not answer as a rank
+    does."""
     job = setting.job()
     other = setting.hosts.all[0].popen(
         [sys.executable, "-c", "import socket; s = socket.create_server(("
@@ -170,7 +171,8 @@ def other_program(setting):
 
 @case
 def other_plan(setting):
-    """A program that recomputes more, as for a GPU with less memory."""
+    """One host has a program that recomputes more, as for a GPU with less
+    memory."""
     job = setting.job()
     job.start(0)
     job.start(1, program="plan.so")
@@ -225,7 +227,8 @@ def other_number_of_ranks(setting):
 
 @case
 def too_small_a_card(setting):
-    """GPUs of the software platform, one of which has too little memory."""
+    """Trains on GPUs of the software platform, one of which has too little
+    memory."""
     job = setting.job()
     for rank, megabytes in enumerate((4096, 8)):
         cards = setting.runs.cards(1)
@@ -256,8 +259,8 @@ def torchrun_restarts(setting):
 
 @case
 def fewer_hosts(setting):
-    """One of two hosts is lost for good: the other resumes alone, with steps
-    of the same number of rows."""
+    """Loses one of two hosts for good. The other host resumes alone, with the
+    same number of rows per step."""
     job = setting.trains()
     setting.hosts.all[1].kill()
     job.errors(5)
@@ -334,7 +337,7 @@ def main():
         print(f"hosts.py: skipped: {reason}")
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # The longest ones first.
+    # Start the longest cases first.
     known = FAULTS if arguments.rounds else [*reversed(CASES[:3]),
                                              *reversed(CASES[3:])]
     chosen = [function for function in known

@@ -31,7 +31,8 @@ INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def pods_of(jobset):
-    """Returns the pods' names and contents, for a JobSet with one job."""
+    """Returns the names and the specification of the pods of a JobSet, which
+    has one job."""
     (job,) = jobset["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
     check(spec["completionMode"] == "Indexed" and
@@ -61,7 +62,7 @@ def value_of(entry, number):
 
 
 def command_of(container, runs, folder):
-    """Returns the command of a pod's one rank."""
+    """Returns the command of a container, which is one rank, for the demo."""
     words = container["command"]
     training = TRAINING.split()
     check(words[-len(training):] == training, "another command:", words)

@@ -43,10 +43,10 @@ MODES = {
 }
 MODES |= {f"{mode}-bf16": {**options, "bf16": True}
           for mode, options in MODES.items()}
-# A run's first step uses these entries.
+# The entries of a training step whose launches count.
 ENTRIES = ("accumulate", "update")
 # Types that no golden case reaches, by reason: row, operand, type. The
-# conformance tests (KernelTests) run all of them but cuDNN's.
+# conformance tests (KernelTests) cover them, except those of cuDNN.
 UNREACHED = {
     "no golden case has float16 in its files": """
         adapted_norm.cuda w f16, copy_rows.cuda x f16, decode.cuda out f16,
@@ -85,7 +85,8 @@ def table():
         for word in "".join(re.findall(r'"([^"]*)"', words)).split():
             name, _, types = word.partition(":")
             types = types.split("|")
-            # At least the first operand counts.
+            # The first operand always counts, others only if they may have
+            # several types.
             operands[op].append((name.rstrip("!+?@^"), types if len(types) > 1
                                  or not operands[op] else []))
     return re.findall(r"QLORA_KERNEL\((\w+), (\w+), cuda\)", text), operands
@@ -101,8 +102,8 @@ def declared():
 
 
 def reached(printed):
-    """Returns (row, operand, type) of the launches of a training step, and its
-    rows."""
+    """Returns (row, operand, type) of the launches of a training step, and the
+    rows of ops that have several."""
     rows, operands = table()
     names = {f"{op}.{name}": op for op, name in rows}
     found, entry = set(), ""
@@ -119,7 +120,7 @@ def reached(printed):
                 if kind and types:
                     found.add((row, operand, kind[1] if kind[1] in types
                                else "quantized"))
-    # qlora-run names the rows that ran of ops with several.
+    # For an op with several rows, qlora-run prints the row that ran.
     return found, {row for row, op in names.items() if f"  {row}  " in printed
                    and list(names.values()).count(op) > 1}
 
@@ -133,7 +134,8 @@ def options_of(tools, mode, **more):
 
 
 def compiled(tools, mode, case, folder):
-    """Compiles a case into `folder`; returns what it reaches, and its rows."""
+    """Compiles a case into `folder`. Returns what reached() finds in its
+    program."""
     options = options_of(tools, mode)
     flags = goldens.flags_of(options, os.path.join(CASES, case))
     if flags is None:
@@ -175,15 +177,15 @@ def candidates_of(words):
 
 
 def choose(tools, work, candidates):
-    """Prints a smallest list: each time the case that reaches most of what is
-    left."""
+    """Prints a smallest list, chosen greedily: the next case is the one that
+    reaches most of what the list does not."""
     def measure(candidate):
         mode, case = candidate
         try:
             return compiled(tools, mode, case,
                             os.path.join(work, mode, case))[0]
         except goldens.Failure:
-            return set()  # refused: the case cannot have this mesh
+            return set()  # refused: impossible with this mesh
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         reach = dict(zip(candidates, pool.map(measure, candidates)))
     left, chosen = set().union(*reach.values()), {}

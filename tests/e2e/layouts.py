@@ -46,7 +46,7 @@ WIDTHS = {"n_embd": 256, "n_head": 8, "n_inner": 512, "vocab_size": 96,
           "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512,
           "num_local_experts": 4, "num_experts": 4}
 LENGTH, ROWS = 16, 2
-# Ranks, their mesh, accumulation steps, and flags: all steps have 8 rows.
+# A layout: ranks, mesh, accumulation steps, flags. All steps have 8 rows.
 ALONE = (1, "", 4)
 PARTS = ("--num-virtual-stages-per-pipeline-rank", "2")
 TOKENS = ("--sequence-parallel", "true")
@@ -69,15 +69,16 @@ LAYOUTS = {
     "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
            (4, "ep=4,zero2=2", 1), (4, "ep=2,pp=2", 2), (4, "cp=2,ep=4", 2),
            (4, "ep=2", 1))}
-# MoE families whose experts have adapters, which have no dropout.
+# MoE families whose experts have adapters. Expert adapters have no dropout.
 ADAPTED = ("mixtral", "qwen2moe")
-# Sharded weights: of two layers at least attention and an MLP, except norms
-# over all heads, and experts with interleaved columns.
+# The smallest number of weights of two layers that tp must shard, for families
+# with fewer than 12.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 
 def widened(name, layers=2):
-    """Returns the family with `layers` layers, of its kinds in turn."""
+    """Returns the family with `layers` layers, which take turns with its kinds
+    of layers."""
     family = copy.copy(FAMILIES[name])
     wide = WIDTHS if "n_embd" in family.config else WIDE | WIDTHS
     family.config = {key: wide.get(key, value)
@@ -103,7 +104,7 @@ class Runs:
         self.options, self.name = options, name
         self.work = os.path.join(work, name)
         self.log = os.path.join(self.work, "log.txt")
-        # One layer per pipeline stage.
+        # There must be a layer for each pipeline stage.
         family = widened(name, 4 if options.axis == "pp" else 2)
         self.targets = family.targets if family.experts else ["all-linear"]
         if options.axis == "ep" and name in ADAPTED:
@@ -141,7 +142,8 @@ class Runs:
              f"{self.work}/model", "--train-file", self.data, "--max-steps",
              "3", "--gradient-accumulation-steps", str(steps),
              "--logging-steps", "1", "--learning-rate", "1e-2",
-             # AdamW makes full steps for gradients near zero otherwise.
+             # With a small epsilon AdamW makes full steps for gradients near
+             # zero.
              "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps",
              "2", "--seed", "9", "--validation-file", self.data, "--output-dir",
              out, *flags],
@@ -170,8 +172,9 @@ def same(found, wanted, what):
 
 
 def check_share(name, mesh, plan, flags=()):
-    """Checks that a rank has its shard of weights with float scales and none
-    stays unsharded because of its blocks; or its cp shard of each sequence."""
+    """Checks in the plan that a rank has its shard: of the weights or experts,
+    of each sequence (cp), or of the layers (pp). No weight may stay unsharded
+    because of its quantization blocks."""
     share = int(mesh.split(",")[0].split("=")[1])
     if "tp=" in mesh:
         share = int(re.search(r"tp=(\d+)", mesh)[1])
@@ -213,7 +216,8 @@ def family_case(options, name, work):
 
 
 def resumed(runs, wanted):
-    """One rank, and four with the same rows, resume a run of two pairs."""
+    """Resumes a run of two pairs of ranks on one rank, and on four ranks with
+    the same rows."""
     layouts = LAYOUTS[runs.options.axis]
     runs.train(*layouts[-1][:3])
     shutil.move(f"{runs.work}/out/checkpoint-2", f"{runs.work}/begun")
@@ -258,7 +262,8 @@ REFUSED = {
 
 
 def refused(runs):
-    """Each refusal is one line that names the model's limit or a fix."""
+    """Checks that each refusal is one line that names the limit of the model,
+    or a fix."""
     def message(*flags):
         try:
             runs.compile("", *flags)

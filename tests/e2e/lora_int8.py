@@ -5,13 +5,13 @@
 
     lora_int8.py --tools build/bin [--target cuda] [CASE ...]
 
-Golden cases in float32, with and without it. Only dA is computed from 8-bit
-values, so the logits, the first step's losses and the gradients of all B are
-the same to the bit. The gradients of A are the exact ones plus noise: their
-projection on the exact ones is 1 within 0.3 % (a scale of max / 128 would make
-it 0.8 %), and the noise is that of rounding to 127 steps. Later losses stay
-close. The plan is smaller by most of the compiler's estimate for the encoding.
-A memory limit changes nothing but rounding.
+Trains golden cases in float32, with and without int8. Only dA is computed from
+8-bit values, so the logits, the first step's losses and the gradients of all B
+are the same to the bit. The gradients of A are the exact ones plus the noise of
+rounding to 127 steps. Their projection on the exact gradients is 1 within 0.3 %
+(with a scale of max / 128 it would differ by 0.8 %). Later losses stay close.
+The plan is smaller by most of the compiler's estimate for the encoding. A
+memory limit changes nothing but rounding.
 """
 
 import argparse
@@ -26,7 +26,8 @@ import goldens
 
 CASES = ["llama-nf4", "qwen2-nf4", "qwen3-ranks", "llama-dropout"]
 OPTION = ["--activation-dtype-for-lora", "int8"]
-# Relative to the gradient's norm, and to the loss.
+# PROJECTION and the noises are relative to the norm of the gradient, LOSS to
+# the loss.
 PROJECTION, NOISE, LEAST_NOISE, LOSS = 3e-3, 2e-2, 1e-3, 1e-3
 
 

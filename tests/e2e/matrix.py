@@ -25,7 +25,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MESH = "--compile-flag=--parallel={}".format
-# Names of layouts, and the arguments for goldens.py.
+# Layouts of golden cases by name, with the arguments for goldens.py.
 GOLDENS = {
     "one rank": ("--ranks", "1"),
     "dp 2": ("--ranks", "2"),
@@ -57,11 +57,12 @@ GOLDENS = {
     "zero2 x pp": ("--ranks", "2", "--parallel", "zero2=2,pp=2"),
     "cp x pp": ("--parallel", "cp=2,pp=2"),
 }
-# In the reference a value is 2e-6 from where its clamp cuts the gradient, at
-# step 6 (found with Inputs/edges.py). Its own runs with noise of 3e-6 in the
-# first adapter differ from it by 7e-3, as some layouts do: two stages and two
-# tp or cp ranks on a CPU, two stages on software CUDA. `gptoss` is a case of
-# the same family without such a value.
+# Unstable cases, and their substitutes. In step 6 of the reference of
+# gptoss-mxfp4, a value is 2e-6 from where its clamp cuts the gradient (found
+# with Inputs/edges.py). With noise of 3e-6 in the first adapter, the reference
+# differs from itself by 7e-3. Some layouts differ as much: two stages and two
+# tp or cp ranks on a CPU, two stages on software CUDA. `gptoss` has no such
+# value.
 EDGES = {"gptoss-mxfp4": "gptoss"}
 FAMILIES = ("tp", "cp", "ep", "pp")  # axes of layouts.py
 
@@ -108,7 +109,8 @@ def main():
             print(f"{target:5} {name:16} {count['ok']:3} equal, "
                   f"{count['skip']:3} cannot have it, "
                   f"{'failed' if code else 'none failed'}", flush=True)
-            # goldens.py names its cases; layouts.py ends at an error.
+            # goldens.py prints FAIL for each case; layouts.py ends at the first
+            # error.
             told = [line for line in lines if line.startswith("FAIL")]
             if code:
                 print("\n".join(told or lines[-12:]), flush=True)

@@ -6,8 +6,8 @@ them.
 
 Each host has its own address, name, processes and /proc, so that its ranks
 treat other hosts as other machines. The network between them is in a namespace
-too: nothing of this machine's own is touched, and all of it is gone when the
-last of these is removed. It needs root, iproute2 and, for loss, nft.
+too: the machine's own network is not changed, and all hosts and links are gone
+when the last namespace is removed. It needs root, iproute2 and, for loss, nft.
 
     namespaces.py relay PORT PORT SECONDS     (used by Hosts.delay itself)
 """
@@ -25,8 +25,9 @@ import subprocess
 import sys
 import time
 
-# Sets the host's name, the others' names, its /proc and its processes. The
-# shell stays as the host's first process: when it ends, all others end.
+# Script that enters a host: sets its name, the names of all hosts, and its
+# /proc. The shell stays as the host's first process: when it ends, all others
+# end.
 ENTER = """mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && "$@" &
 trap 'kill -TERM $!' TERM
 wait $!; code=$?
@@ -68,7 +69,7 @@ class Host:
         self.processes = []
 
     def popen(self, command, environment=None, **named):
-        """Starts a command on the host, in new processes."""
+        """Starts a command on the host."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", "--pid",
              "--fork", "--kill-child", "--mount-proc", "--uts", "bash", "-c",
@@ -86,7 +87,7 @@ class Host:
                 call("ip", "netns", "pids", self.namespace).split()]
 
     def kill(self):
-        """Kills all processes at once, with SIGKILL."""
+        """Kills all processes of the host at once, with SIGKILL."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -103,7 +104,7 @@ class Host:
         call("ip", "-n", self.hosts.switch, "link", "set", self.port, state)
 
     def lose(self, percent):
-        """Drops that percentage of incoming packets."""
+        """Makes the host lose that percentage of incoming packets."""
         self.call("nft", "add table ip loss; add chain ip loss in { type "
                   "filter hook input priority 0 ; }; add rule ip loss in "
                   f"numgen random mod 100 < {percent} drop")
@@ -113,7 +114,7 @@ class Host:
                   "rate", rate, "burst", "16k", "latency", "200ms")
 
     def sockets(self):
-        """Returns TCP sockets, except those in TIME_WAIT."""
+        """Returns the host's TCP sockets, except those in TIME_WAIT."""
         found = []
         for table in ("tcp", "tcp6"):
             lines = self.call("cat", f"/proc/net/{table}").splitlines()[1:]
@@ -162,7 +163,8 @@ class Hosts:
             call(*there, "link", "set", "eth0", "up")
 
     def delay(self, seconds):
-        """Delays two hosts' packets, each way: a program relays them."""
+        """Delays the packets between two hosts by `seconds` each way, with
+        relay()."""
         for host in self.all:
             call("ip", "-n", self.switch, "link", "set", host.port, "nomaster")
             host.call(sys.executable, __file__, "plain", "eth0")
@@ -189,7 +191,8 @@ class Hosts:
 # ----------------------------------------------------------------- relay ---
 
 def send_plain(interface):
-    """Sends packets as on a wire: not oversized, with checksums."""
+    """Makes an interface send packets as on a wire: not oversized, and with
+    checksums."""
     turn_off_sums = struct.pack("II", 0x17, 0)  # ETHTOOL_STXCSUM
     buffer = bytearray(turn_off_sums)
     import ctypes

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A resumed run has the bytes of an uninterrupted one, with every optimizer
-and from every first adapter that changes the base. With every optimizer two
-ranks have the bytes of one that accumulates twice as much, and a program
-compiled for one optimizer is refused with another.
+"""A resumed run has the bytes of an uninterrupted one, with every optimizer and
+from every first adapter that changes the base. With every optimizer two ranks
+have the bytes of one rank that accumulates twice as many micro-batches, and a
+program compiled for one optimizer is refused with another.
 
     optimizers.py --tools build/bin
 """
@@ -20,13 +20,15 @@ import safetensors_io
 
 OPTIMIZERS = ("llama-adamw8bit", "llama-lion", "llama-adafactor",
               "llama-schedulefree", "llama-muon")
-# On two ranks tied weights are rounded in another order: see goldens.py.
+# Cases that are only resumed, on one rank: two ranks round tied weights in
+# another order (see goldens.py).
 RESUMED = ("llama-muon-full", "llama-pissa", "llama-pissa-nf4",
            "llama-pissa-niter", "llama-olora")
 
 
 def contents(case, folder, steps):
-    """Returns the results of a run, and the state that it resumes from."""
+    """Returns the bytes of the run's result and of the state in
+    checkpoint-`steps`, by file and tensor."""
     files = (os.path.basename(goldens.start_of(case)
                               or "adapter_model.safetensors"),
              f"checkpoint-{steps}/state.safetensors")

@@ -38,14 +38,14 @@ from covering_formats import FORMATS
 from covering_models import FAMILIES, write_model
 
 LENGTH, ROWS, PER_STEP, STEPS = 16, 2, 4, 3
-STATISTICS, BLOCK = 1024, 256  # elements: of the first row; per scale
-# Sums in float32 in another order: measured 1e-6 at most.
+STATISTICS, BLOCK = 1024, 256  # elements: statistics; block of a scale
+# Limit for sums in float32 in another order. Measured: 1e-6 at most.
 SAME = 2e-5
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
          "head_dim": 16, "intermediate_size": 96, "vocab_size": 96,
          "num_hidden_layers": 2}
 LINEARS = ("--lora-target-modules", "all-linear")
-# Kinds of trainable weights: the family, and flags.
+# Kinds of trainable weights: each with its family and flags.
 KINDS = {
     "adapters": ("qwen2", *LINEARS, "--lora-dropout", "0.1"),
     "dora": ("qwen2", *LINEARS, "--use-dora"),
@@ -61,7 +61,7 @@ KINDS = {
     "saved experts": ("mixtral", "--lora-target-modules", "q_proj",
                       "--modules-to-save", "lm_head", "embed_tokens"),
 }
-# Layouts: ranks, and flags.
+# Layouts: each with its number of ranks and flags.
 LAYOUTS = {
     "dp": (2,),
     "fsdp=2": (2, "--parallel", "fsdp=2"),
@@ -85,7 +85,7 @@ HOOKS = ("bf16", "int8", "power_sgd")
 
 
 def rounded(values):
-    """Rounds to bf16 and back; ties to even."""
+    """Returns values rounded to bf16, ties to even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     bits = bits + 0x7FFF + ((bits >> 16) & 1)
     return (bits & 0xFFFF0000).view(np.float32)
@@ -100,7 +100,7 @@ def coded(values):
 
 
 def in_order(values):
-    """Returns their sum, from the first rank on."""
+    """Returns the sum of the ranks' values, added from the first rank on."""
     total = values[0]
     for value in values[1:]:
         total = total + value
@@ -128,7 +128,8 @@ class Run:
         return self.flat(rank, step, what)[begin:begin + count]
 
     def whole(self, row, rank, step, what):
-        """Returns a tensor, joined from this rank's and the others' shards."""
+        """Returns a tensor, joined from the shards of this rank and of
+        others."""
         if not row["piece"]:
             return self.part(row, rank, step, what)
         group = [other for other in range(self.ranks)
@@ -143,7 +144,7 @@ class Run:
 
 
 def compare(what, found, wanted, scale=None):
-    """Compares each value, relative to the largest one."""
+    """Compares each value, relative to the largest one or to `scale`."""
     scale = np.abs(wanted).max() if scale is None else scale
     error = np.abs(found - wanted).max() / max(scale, 1e-30)
     assert error < SAME, f"{what}: differs by {error:.1e} of the largest number"
@@ -151,12 +152,13 @@ def compare(what, found, wanted, scale=None):
 
 
 def same_as_one(run, one):
-    """Checks gradients, updates and sums; returns the worst error."""
+    """Compares gradients, updates and sums with those of one rank. Returns the
+    largest error."""
     worst = 0.0
     assert sorted(run.table) == sorted(one.table)
     for step, rank in itertools.product(range(STEPS), range(run.ranks)):
         at = f"step {step}, rank {rank}"
-        # Losses are summed as if ranks with the same rows were one rank.
+        # Ranks with the same rows count as one rank in the sum of losses.
         labels = one.sums(0, step)[1]
         count, all_labels = (each.flat(rank if each is run else 0, step,
                                        "gradient")[1] for each in (run, one))
@@ -166,7 +168,8 @@ def same_as_one(run, one):
                       for row in one.table.values()) / labels
         for name, row in one.table.items():
             want = one.whole(row, 0, step, "gradient") / all_labels
-            # Values that are zero except for rounding use the others' scale.
+            # A tensor that is zero except for rounding is compared on the scale
+            # of the others.
             scale = max(np.abs(want).max(), 1e-3 * largest)
             worst = max(worst, compare(
                 f"{at}, gradient of {name}",
@@ -190,8 +193,8 @@ def agree(run):
 
 
 def low_rank_sum(run, step, name, row, arenas):
-    """Returns PowerSGD's sum of a matrix (Vogels et al., 2019), in float64;
-    None for a tensor that is summed uncompressed."""
+    """Returns PowerSGD's sum of a matrix over the ranks (Vogels et al., 2019),
+    in float64; None for a tensor that is summed uncompressed."""
     basis = run.state.get(f"{name}.powersgd_basis")
     if not basis:
         return None
@@ -219,8 +222,8 @@ def directions(rows):
 
 
 def given(run, row, rank, step):
-    """Returns a rank's operand of the sum of a tensor: of a sharded tensor it
-    has only the shard's elements."""
+    """Returns a rank's operand of the sum over ranks. For a sharded tensor it
+    has only the elements of the shard."""
     part = run.part(row, rank, step, "before")
     if not row["piece"]:
         return part
@@ -242,8 +245,8 @@ def equal(at, found, want):
 
 
 def by_formula(run, one, hook):
-    """Checks the steps with known operands of each rank; in the first one
-    ranks add up to the gradient of one rank."""
+    """Checks the steps in which each rank's operand is known. In the first of
+    them the operands add up to the gradient of one rank."""
     labels = run.flat(0, 0, "gradient")[1], one.flat(0, 0, "gradient")[1]
     for name, row in one.table.items():
         total = in_order([given(run, run.table[name], rank, 0)
@@ -271,7 +274,8 @@ def rounded_sums(run, step, rank):
 
 
 def fed_back(run, step):
-    """Returns arenas plus residuals; blocks are of unsharded tensors."""
+    """Returns the gradients of each rank plus its residuals, for unsharded
+    tensors."""
     assert not any(row["piece"] for row in run.table.values()), (
         "there is no formula for shards")
     return [value + left for value, left in
@@ -301,7 +305,8 @@ FORMULAS = {"bf16": rounded_sums, "int8": coded_sums,
 
 
 def conserved(run, step):
-    """Checks that whatever the sum lacks is in the residuals."""
+    """Checks that what compression leaves out of the sum is in the
+    residuals."""
     arenas = fed_back(run, step)
     left = sum(value.astype(np.float64) for value in
                run.all(step, "residual"))[STATISTICS:]
@@ -337,7 +342,8 @@ class Net:
         return os.path.join(self.work, name)
 
     def write_data(self):
-        """Rows differ in labels, which exposes means of means."""
+        """Writes rows with different numbers of labels, which exposes means of
+        means."""
         random = np.random.default_rng(3)
         shape = (STEPS * PER_STEP, ROWS, LENGTH)
         ids = random.integers(0, SIZES["vocab_size"], shape).astype(np.int32)
@@ -378,7 +384,8 @@ class Net:
         if hook:
             flags += ["--ddp-comm-hook", hook, "--ranks", ranks]
             if hook == "power_sgd":
-                # Higher ranks would not compress matrices with 4 more rows.
+                # With a higher rank, matrices with few rows would not be
+                # compressed.
                 flags += ["--powersgd-rank", 1 if kind == "adapters" else 2]
         run = self.run(name, kind, ranks, *flags)
         agree(run)
@@ -392,9 +399,9 @@ def is_refused(layout, kind, hook):
     """Returns whether a case must be refused."""
     axes = {axis.split("=")[0] for axis in layout.split(" ")[0].split(",")}
     if "ep" in axes and "experts" not in kind:
-        return True  # there is nothing to shard
+        return True  # nothing to shard
     if "tp" in axes and kind == "dora":
-        return True  # norms of rows of tp-sharded weights
+        return True  # norms of tp-sharded rows
     if not hook:
         return False
     if axes & {"zero2", "ep", "pp"}:
@@ -403,14 +410,14 @@ def is_refused(layout, kind, hook):
 
 
 def cases(everything):
-    """Returns (layout, kind, hook)."""
+    """Returns the cases, each as (layout, kind, hook)."""
     every = 1 if everything else 3
     exact = list(itertools.product(LAYOUTS, KINDS, ("",)))
     axes = [case for case in exact if case[0] not in PAIRED]
     pairs = [case for case in exact if case[0] in PAIRED]
     hooked = list(itertools.product(LAYOUTS, ("adapters", "saved", "full"),
                                     HOOKS))
-    # Diagonals, so that each hook and each kind is on each layout.
+    # Take diagonals, so that each layout gets each hook and each kind.
     return axes + pairs[::every] + [
         case for number, case in enumerate(hooked)
         if (number + number // 3) % every == 0]

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The adapter that a golden case writes loads in PEFT, with our logits.
+"""The adapter that a golden case writes loads in PEFT, with the logits of
+qlora-run.
 
     peft_load.py --tools build/bin [CASE ...]
 
 Needs torch, transformers and peft, which scripts/install.sh --tests puts into
 .venv/peft; peft_live.py has an environment with the references' versions. PEFT
-loads the trained adapter on the Hugging Face model, whose quantized weights
-are replaced by their decoded values. The logits of the first row without and
-with it are compared with those of qlora-run.
+loads the trained adapter on the Hugging Face model, whose quantized weights are
+replaced by their decoded values. The logits of the first row, without and with
+the adapter, are compared with those of qlora-run.
 """
 
 import argparse
@@ -29,7 +30,7 @@ CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 
 
 def logits_of_peft(case, adapter):
-    """Returns the logits without and with the adapter."""
+    """Returns PEFT's logits without and with the adapter."""
     import torch
     from peft import PeftModel
     ids = peft_model.first_row(settings(case)["train_file"])
@@ -41,7 +42,8 @@ def logits_of_peft(case, adapter):
 
 
 def plain_flags(adapter):
-    """Returns flags to compile for an adapter unlike the trained one."""
+    """Returns flags to compile for an adapter that has other settings than the
+    trained one."""
     with open(os.path.join(adapter, "adapter_config.json")) as file:
         config = json.load(file)
     with open(os.path.join(adapter, "config.resolved.yaml")) as file:
@@ -53,7 +55,8 @@ def plain_flags(adapter):
 
 
 def check(tools, name, folder):
-    """Returns the errors, each with its ratio to the tolerance."""
+    """Trains a case and loads its adapter. Returns the errors, each with its
+    ratio to the tolerance."""
     case, out = os.path.join(CASES, name), os.path.join(folder, "out")
     with open(os.path.join(case, "case.json")) as file:
         imported = json.load(file).get("import_flags", [])

@@ -5,13 +5,15 @@ parameters, and the logits without and with the trained adapter.
 
 peft.safetensors and peft.json of a case are PEFT's results
 (Inputs/peft_golden.py). PEFT ignores an adapter with unknown names. So PEFT's
-own two logits must differ by 100 times the tolerance, and ours must equal
-both. The case's program serves for all runs:
+logits with the adapter must differ from those without it by 100 times the
+tolerance, and qlora-run's must equal both. The case's program serves for all
+runs:
 
-* A new adapter, whose B is zero, has the logits of the model alone.
-* The adapter that the case wrote is loaded with the parameters that PEFT
-  trained. Our own are within 1e-3 of the way they moved, so logits would
-  differ by up to 4e-4, and a tolerance for that would hide errors.
+* A new adapter, whose B is zero, has the logits of the model alone. * The
+adapter that the case wrote is loaded with the parameters that PEFT trained. The
+case's own parameters differ from them by up to 1e-3 of the distance that
+training moved them. So their logits would differ by up to 4e-4, and such a
+tolerance would hide errors.
 """
 
 import json
@@ -24,7 +26,7 @@ import numpy as np
 import safetensors_io
 from golden_case import LOGITS, Failure, check, run, settings
 
-# Cases without these files, and why.
+# Cases without peft.safetensors and peft.json, and why.
 FULL = "all weights are trained, and there is no adapter"
 FACTORS = ("the adapter starts at factors without a sign, so that the "
            "reference has magnitudes and products only")
@@ -43,8 +45,8 @@ WITHOUT = {
                               "edges of codes",
 }
 PREFIX = "base_model.model."
-# Suffixes that PEFT appends to a module's name; a bias alone does not make a
-# module an adapted one.
+# Suffixes that PEFT appends to the name of an adapted module. A bias alone is
+# no adapter.
 ENDS = (".lora_A.weight", ".lora_B.weight", ".lora_B.bias",
         ".lora_embedding_A", ".lora_embedding_B", ".lora_magnitude_vector",
         ".token_adapter.trainable_tokens_delta", ".weight")
@@ -58,7 +60,8 @@ def modules_of(tensors):
 
 
 def named_by(config):
-    """Returns what adapter_config.json adapts: predicates by entry."""
+    """Returns predicates of the modules that an adapter_config.json adapts, by
+    its entries."""
     def suffix(path):
         return lambda name: name == path or name.endswith("." + path)
     targets = config["target_modules"] or []
@@ -79,7 +82,7 @@ def named_by(config):
 
 
 def check_names(described, out):
-    """Checks that the names in both files of an adapter are PEFT's."""
+    """Checks that both files of an adapter have PEFT's names."""
     tensors = safetensors_io.load(os.path.join(out,
                                                "adapter_model.safetensors"))
     modules, expected = modules_of(tensors), set(described["modules"])
@@ -105,7 +108,8 @@ def check_names(described, out):
 
 
 def logits_from(tools, case, work, module, adapter, flags=()):
-    """Returns [B, T, V] of micro-batch 0; without an adapter, of a new one."""
+    """Returns the logits [B, T, V] of micro-batch 0. Without an adapter, they
+    are those of a new one."""
     values = settings(case) | {
         "adapter_name_or_path": adapter or "", "max_steps": 1,
         "gradient_accumulation_steps": 1, "save_steps": 0}
@@ -123,7 +127,8 @@ def logits_from(tools, case, work, module, adapter, flags=()):
 
 
 def check_logits(errors, ours, theirs):
-    """Compares logits without and with the adapter, for PEFT's rows."""
+    """Compares logits without and with the adapter, for the rows in PEFT's
+    results."""
     if not np.abs(theirs[1] - theirs[0]).max() >= 100 * LOGITS:
         raise Failure("PEFT's logits with the adapter are those without it")
     for what, got, want in zip(("base", "adapter"), ours, theirs):
@@ -132,8 +137,8 @@ def check_logits(errors, ours, theirs):
 
 
 def with_parameters_of_peft(case, work):
-    """Copies work/out's adapter with the values that PEFT trained; returns its
-    folder."""
+    """Copies the adapter in work/out, with the values that PEFT trained.
+    Returns the copy's folder."""
     end = "adapter_model.safetensors"
     out, copy = os.path.join(work, "out"), os.path.join(work, "peft-adapter")
     expected = safetensors_io.load(os.path.join(case, "expected.safetensors"))

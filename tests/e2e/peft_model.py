@@ -20,7 +20,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
 
 
 def missing():
-    """Returns the required packages that this python lacks."""
+    """Returns the required packages that this Python lacks."""
     return [name for name in ("torch", "transformers", "peft")
             if importlib.util.find_spec(name) is None]
 
@@ -36,7 +36,7 @@ def decoded(tensors):
                  in tensors.items() if other.rpartition(".")[0] == module}
         if f"{name}.absmax" in tensors:
             values[name] = decode_stored(tensors, name)
-        elif part == "qweight":  # AWQ has no g_idx
+        elif part == "qweight":  # AWQ files have no g_idx
             values[f"{module}.weight"] = decode_integers(
                 parts, awq="g_idx" not in parts)
         elif part == "weight" and "weight_scale_inv" in parts:
@@ -49,11 +49,12 @@ def decoded(tensors):
 
 @contextlib.contextmanager
 def plain_folder(folder):
-    """Returns the model folder, or a copy with decoded stored weights."""
+    """Returns the model folder, or a copy in which stored weights are
+    decoded."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
     stored = config.pop("quantization_config", {"quant_method": "mxfp4"})
-    if stored["quant_method"] == "mxfp4":  # transformers decodes it
+    if stored["quant_method"] == "mxfp4":  # transformers decodes MXFP4
         yield folder
         return
     from safetensors.torch import load_file, save_file
@@ -99,7 +100,7 @@ def load_base(case):
 
 
 def set_values(model, tensors):
-    """Sets quantized parameters to the values of their codes."""
+    """Sets parameters to the decoded values of quantized ones."""
     end = ".dequantized"
     for name, value in tensors.items():
         if name.endswith(end):

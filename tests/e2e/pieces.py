@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Sharded training changes where values are and nothing else.
+"""Sharded training only changes where values are stored.
 
     pieces.py --tools build/bin [NAME ...]
 
@@ -29,8 +29,8 @@ import safetensors_io
 import shards
 from shards import LENGTH, RANKS, call, same
 
-FINAL = 1e-3  # of the distance that training moves
-# Half a million parameters, whose rows no number of ranks divides.
+FINAL = 1e-3  # of the distance that training moves values
+# A model of half a million parameters. No number of ranks divides its rows.
 SMALL = dict(hidden_size=96, intermediate_size=200, vocab_size=1001,
              num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
 LARGE = dict(hidden_size=512, intermediate_size=1024, vocab_size=16001,
@@ -40,7 +40,8 @@ MESHES = ("fsdp=2", "fsdp=4", "zero2=2", "zero2=4", "fsdp=2,zero2=2")
 
 class Runs(shards.Runs):
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
-             # AdamW makes full steps for gradients near zero otherwise.
+             # With a small epsilon AdamW makes full steps for gradients near
+             # zero.
              "--adam-epsilon", "1e-3")
 
     def full(self, mesh, *flags):
@@ -61,7 +62,8 @@ class Runs(shards.Runs):
 
 
 def near(found, wanted, start=None):
-    """Compares all tensors, relative to their distance from `start` or 0."""
+    """Compares all tensors, relative to the distance of `wanted` from `start`,
+    or from 0."""
     assert list(found) == list(wanted), (list(found)[:3], list(wanted)[:3])
     for name, want in wanted.items():
         gone = want - start[name] if start else want
@@ -86,7 +88,8 @@ def layouts(runs):
         agree(runs, mesh, "none")
         losses = runs.losses(mesh)["loss"]
         print(f"  {mesh}: losses {losses[0]:.4f} to {losses[-1]:.4f}")
-    # Pairs of ranks have the same rows: cp=2 halves the different rows.
+    # With cp=2, pairs of ranks have the same rows, so a step needs twice as
+    # many micro-batches.
     module, _ = runs.full("cp=2,fsdp=4")
     runs.train(module, RANKS, "lines", *runs.flags,
                "--gradient-accumulation-steps", "4")
@@ -117,14 +120,15 @@ def adapters(runs):
 
 
 def process_peak(text):
-    """Returns MiB that a process had planned, and that it held."""
+    """Returns the MiB that a process had planned, and its peak MiB."""
     found = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
                       text)
     return float(found[1]), float(found[2])
 
 
 def memory(runs):
-    """Uses 19 million parameters, which are most of a process's memory."""
+    """Uses a model of 19 million parameters, which take most of a process's
+    memory."""
     shards.MODEL.update(LARGE)
     work = os.path.join(runs.work, "large")
     os.makedirs(work)
@@ -139,7 +143,8 @@ def memory(runs):
                 mesh, arena, parts["arenas"][arena], all_of_it)
         _, text = runs.train(module, ranks, "held", "--save-strategy", "no")
         planned, held = process_peak(text)
-        # Rank 0 collects the model that it writes, window by window.
+        # Rank 0 also holds the model that it writes, collected window by
+        # window.
         image = plan["arenas"]["trainable"]
         assert held < planned + (image + 2 * shards.SLACK) / 2**20, (
             held, planned)

@@ -131,7 +131,8 @@ def tightest_8b(tools, folder):
                         "--per-device-train-batch-size", "2", "--lora-r", "16")
     assert report["arenas"]["host"] == 2 * VOCABULARY * HIDDEN
     assert re.search(r"host \(pinned\) +1002 MiB", text), text
-    # One key head at a time: 39 MiB.
+    # The workspace of attention_grad.cudnn holds one key head at a time: 39
+    # MiB.
     assert re.search(r"^  kernels  .*attention\.cudnn, attention_grad\.cudnn",
                      text, re.M), text
     assert any(row["kernel"] == "attention_grad.cudnn"
@@ -155,8 +156,8 @@ def saved_on_the_host(tools, folder):
                 code=1)
     assert "error: --memory-limit: the smallest plan needs" in said, said
     report, _ = fits(tools, folder, 18, "--offload", "activations", *shape)
-    # Inputs of all layers but the last, which would be needed at once, and the
-    # first, whose input is no layer's output and has no gradient.
+    # Inputs of all layers are copied, except the last layer's, which the
+    # backward needs at once, and the first layer's, which has no gradient.
     crossing = (LAYERS - 2) * 2 * 70000 * HIDDEN
     assert report["arenas"]["saved"] == crossing, report["arenas"]
     said = json.loads(call(f"{tools}/qlora-run", os.path.join(folder, "t.so"),
@@ -168,9 +169,9 @@ def saved_on_the_host(tools, folder):
 
 
 def planned(tools, folder, *flags):
-    """Returns a rank's bytes, rows of a chunk of the head, and launches, for a
-    length that cuDNN's attention does not support: it would need as much as
-    the head."""
+    """Returns the bytes of a rank, the rows in a chunk of the head, and the
+    launches. Uses a length that cuDNN's attention does not support, because its
+    workspace would be as large as the head."""
     text = call(f"{tools}/qloracc", "--target=cpu",
                 os.path.join(folder, "m.mlir"),
                 "--emit=program", "--max-length", "2000",
@@ -189,7 +190,7 @@ def head_chunks(tools, folder):
                    f"{whole}B") == (whole, rows, launches)
     least, rows, others = planned(tools, folder, "--memory-limit",
                                   f"{whole - 1}B")
-    # Nothing is recomputed; the remaining memory holds decoded weights.
+    # Nothing is recomputed, and decoded weights use the remaining memory.
     assert rows == 256 and others <= launches, (rows, others, launches)
     assert least < whole, (least, whole)
     print(f"ok   chunks of the head: {whole} bytes, or {least}")
@@ -219,7 +220,7 @@ def auto_limit(tools, folder):
 
 
 def auto(tools, folder, module, *flags, code=0):
-    """Returns the output of --parallel auto."""
+    """Compiles with --parallel auto. Returns the output."""
     start = time.monotonic()
     said = call(f"{tools}/qloracc", "--target=cpu",
                 os.path.join(folder, "m.mlir"), "-o",
@@ -232,7 +233,7 @@ def auto(tools, folder, module, *flags, code=0):
 
 
 def waiting(tools, module, cards):
-    """Checks that little of a step on H200s waits for other ranks."""
+    """Checks that a step on H200s waits little for other ranks."""
     said = json.loads(call(
         f"{tools}/qlora-run", module, "--simulate", "h200", "--gpus",
         str(cards), "--log-format", "json"))
@@ -257,7 +258,7 @@ def shared_context(tools, folder):
 
 
 def in_stages(tools, folder):
-    """Four GPUs each have a stage's layers, and four rows at a time."""
+    """Plans four stages on four GPUs, with four rows at a time."""
     module, path = (os.path.join(folder, name) for name in ("p.so", "p.json"))
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
@@ -275,8 +276,8 @@ def in_stages(tools, folder):
 
 
 def on_the_host(tools, folder, whole, ranks):
-    """GPUs of 24 GB have the base in host memory, except what fits; several
-    GPUs have their fsdp shards there."""
+    """Plans GPUs of 24 GB with the base in host memory, except what fits.
+    Several GPUs have their fsdp shards there."""
     module, path = (os.path.join(folder, name) for name in ("h.so", "h.json"))
     start = time.monotonic()
     call(f"{tools}/qloracc", "--target=cpu",
@@ -296,8 +297,9 @@ def on_the_host(tools, folder, whole, ranks):
                            "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
-    # All but rows of the embedding, forward and backward, the head once. Only
-    # the GPU's computation at that time hides the copies.
+    # A step copies the host's weights in the forward and in the backward,
+    # except rows of the embedding, and the head only once. It takes about as
+    # long as the copies, which overlap with computation.
     assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step
@@ -316,7 +318,7 @@ def in_pieces(tools, folder):
     shape = ("--max-length", "2048", "--per-device-train-batch-size", "1",
              "--lora-r", "16", *BASE)
     layer = 2 * hidden * (hidden + KV) + 3 * hidden * wide
-    bits = 0.516  # bytes of a weight of 4 bits with its scales
+    bits = 0.516  # bytes of a 4-bit weight and its scales
     whole = layers * layer * bits + 4 * VOCABULARY * hidden
     for cards, limit in ((4, 24e9), (2, 48e9)):
         module, path = (os.path.join(large, name) for name
@@ -377,7 +379,8 @@ def trained_whole(tools, folder):
 
 
 def layouts(tools, folder, module, *flags):
-    """Returns the chosen layout, and the properties of each."""
+    """Returns the name of the chosen layout, and the properties of every layout
+    by name."""
     path = f"{module}.json"
     auto(tools, folder, module, "--plan-report", path, *flags)
     rows = {row["layout"]: row for row in read(path)["layouts"]}
@@ -387,13 +390,14 @@ def layouts(tools, folder, module, *flags):
 
 def chosen_layouts(tools, folder):
     module = os.path.join(folder, "auto.so")
-    # Unsharded bases fit, and fsdp would use the network.
+    # Data parallelism is chosen: unsharded bases fit, and fsdp would use the
+    # network.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--gpus-per-node", "1", "--network", "100Gb")
     assert chosen == "none" and len(rows) == 4, rows
     assert all(row["fits"] for row in rows.values()), rows
     assert rows["fsdp=2"]["step_seconds"] > rows["none"]["step_seconds"], rows
-    # The runtime's prediction for the program.
+    # The compiler's prediction equals the runtime's for the program.
     said = json.loads(call(
         f"{tools}/qlora-run", module, "--simulate", "h200", "--gpus", "2",
         "--gpus-per-node", "1", "--network", "100Gb", "--log-format",
@@ -401,7 +405,8 @@ def chosen_layouts(tools, folder):
     for key in ("step_seconds", "exposed_communication_seconds"):
         pair = said[key], rows["none"][key]
         assert math.isclose(*pair, rel_tol=1e-9), (key, pair)
-    # Both fit, but an unsharded base leaves less memory for activations.
+    # Both layouts fit, but an unsharded base leaves less memory for
+    # activations.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--memory-limit", "8GiB")
     whole, pieces = rows["none"], rows["fsdp=2"]

@@ -6,8 +6,8 @@
     power_sgd.py --tools build/bin
 
 A few lines of numpy reproduce the results of torch's hook for given gradients
-on two ranks (Inputs/power_sgd_golden.py). The same code checks every step of a
-run on two ranks and every matrix. The update's gradient, and the next
+on two ranks (Inputs/power_sgd_golden.py). The same code checks every step and
+every matrix of a run on two ranks. The update's gradient, and the next
 checkpoint's basis and residuals, follow from the checkpoint before. The ranks'
 gradients add up to that of an exact run. A resumed run has the same bytes, and
 on another number of ranks it starts with the sum of all residuals.
@@ -25,8 +25,8 @@ from safetensors_io import load
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS, RANKS, BATCHES, BETA1 = 4, 2, 4, 0.9
-# Relative to a tensor's largest value. Sums of some hundred f32 values in
-# another order; measured 7e-7 at most.
+# Limits relative to the largest value of a tensor, for sums of some hundred f32
+# values in another order. Measured: 7e-7 at most.
 TORCH, RUN = 3e-6, 5e-6
 
 
@@ -46,7 +46,8 @@ def orthonormal(rows):
 
 
 def product(x, basis):
-    """Returns nearly the sum of x over the ranks, and the next basis."""
+    """Returns the low-rank approximation of the sum of x over the ranks, and
+    the next basis."""
     p = orthonormal(sum(orthonormal(basis) @ one.T for one in x))
     q = sum(p @ one for one in x)
     isThere = (q * q).sum(1, keepdims=True) > 0
@@ -60,7 +61,8 @@ def near(found, wanted, limit, what):
 
 
 def check_torch():
-    """torch's hook computes means over ranks, and keeps the mean of Q."""
+    """Compares with the results of torch's hook, which computes means over
+    ranks and keeps the mean of Q."""
     golden = load(os.path.join(HERE, "..", "Inputs", "power_sgd.safetensors"))
     worst = 0
     for name in {key.split(".")[0] for key in golden}:
@@ -83,7 +85,7 @@ def train(case, out, *flags):
 
 
 def trained(out):
-    """Returns the bytes of an adapter, or of a model."""
+    """Returns the bytes of a run's adapter or model."""
     [file] = [name for name
               in ("adapter_model.safetensors", "model.safetensors")
               if os.path.exists(os.path.join(out, name))]
@@ -109,7 +111,8 @@ class Checkpoints:
         return os.path.join(self.folder, f"checkpoint-{step}", file)
 
     def resume(self, step):
-        """Resumes to the end; checks that it has the bytes of the run."""
+        """Resumes from a step to the end, and checks that the result has the
+        bytes of the run."""
         out = os.path.join(self.case.folder, f"resumed-{self.rank}-{step}")
         train(self.case, out, *self.run, "--resume-from-checkpoint",
               os.path.join(self.folder, f"checkpoint-{step}"))
@@ -131,7 +134,8 @@ def labels(case, step):
 
 
 def sums(state, before, count):
-    """Returns a step's gradients by name, from their first moments."""
+    """Returns the gradients of a step by name, computed from the first
+    moments."""
     end = ".exp_avg"
     return {key[:-len(end)]:
             (value - BETA1 * before.get(key, 0)) / (1 - BETA1) * count
@@ -139,7 +143,8 @@ def sums(state, before, count):
 
 
 def check_steps(run, exact):
-    """Checks x[t, r] = residual[t, r] + sum[t] / N for step t and rank r."""
+    """Checks that basis and gradients of each step follow from its operands
+    x[t, r] = residual[t, r] + sum[t] / N, for step t and rank r."""
     worst, products, vectors = 0, 0, 0
     before = {}
     for step in range(1, STEPS + 1):
@@ -212,7 +217,7 @@ def main():
             for rank in ranks:
                 run = Checkpoints(case, rank)
                 vectors = check_steps(run, exact)
-            # Norms are vectors; adapters have none.
+            # Only the full model has vectors, such as weights of norms.
             assert (vectors > 0) == (name == "llama-full"), vectors
             check_other_ranks(run)
 

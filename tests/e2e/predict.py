@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A predicted step matches the formulas of a roofline within 2 %.
+"""The prediction of a step matches the formulas of a roofline model within 2 %.
 
     predict.py --tools build/bin
 
@@ -9,10 +9,9 @@ Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
 no CUDA compiler (the device code is never read). Compares the counts of
 `qlora-run --simulate h200` with sums over the shape: FLOPs of GEMMs and of
 attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's; and
-its seconds with the rates of the table row for each GEMM. The program does
-less than the usual formulas (2 P forward, 2 P backward): the first layer needs
-no input gradient, so its q, k and v have no backward GEMM, and LoRA's A there
-adds to none.
+its seconds with the rates of the table row for each GEMM. The program computes
+less than the usual formulas say (2 P forward, 2 P backward): the first layer
+needs no input gradient, so its q, k and v and their LoRA have no GEMM for it.
 """
 
 import argparse
@@ -78,7 +77,8 @@ def call(*command):
 
 
 def compile_model(tools, folder):
-    """Compiles for one GPU, with a compiler whose device code is one line."""
+    """Compiles for one GPU, with a fake CUDA compiler whose output is one
+    line."""
     write_model(f"{folder}/model")
     compiler = f"{folder}/no-nvcc"
     with open(compiler, "w") as file:
@@ -109,7 +109,8 @@ def predict(tools, module, gpus):
 
 
 def lora_flops():
-    """XA and (XA)B forward; dY B, dB, dA, dX backward, except the first dX."""
+    """Returns the FLOPs of XA and (XA)B forward, and of dY B, dB, dA and dX
+    backward, except the first dX."""
     sides = LAYERS * sum(width * len(outputs) + sum(outputs)
                          for width, outputs in GROUPS)
     return 2 * TOKENS * RANK * (3 * sides - QKV[0] * len(QKV[1]))
@@ -122,35 +123,39 @@ def gemm_flops():
 
 
 def attention_flops():
-    """Two GEMMs forward and five backward, of half of T x T pairs."""
+    """Returns the FLOPs of two GEMMs forward and five backward, of half of T x
+    T pairs."""
     forward = 4 * TOKENS * HEADS * DIM * (LENGTH + 1) / 2
     return LAYERS * 3.5 * forward
 
 
 def decode_bytes():
-    """Each weight forward and backward: 4 bits and an eighth of scales, with
-    double quantization, to 2 bytes."""
+    """Returns the bytes of decoding each weight in the forward and in the
+    backward: reads 4 bits and a double-quantized scale per 64 values, writes 2
+    bytes."""
     stored = 1 / 2 + (1 + 4 / 256) / 64
     return (2 * WEIGHTS - FIRST) * (stored + 2)
 
 
 def lora_bytes():
-    """Activations in bf16 once for each GEMM that reads or writes them,
-    adapters in bf16 and their gradients in f32."""
+    """Returns the bytes of LoRA's GEMMs: activations in bf16, once for each
+    GEMM that reads or writes them, adapters in bf16 and their gradients in
+    f32."""
     total = 0
     for layer in range(LAYERS):
         for width, outputs in GROUPS:
             count, out = len(outputs), sum(outputs)
             is_first = layer == 0 and (width, outputs) == QKV
-            # XA reads X; (XA)B is written, and the base's GEMM adds to it; dY
-            # is read for dXA and for dB; X for dA; the term of dX is as (XA)B.
+            # X is read for XA and for dA, dY for dXA and for dB. (XA)B is
+            # written (the base's GEMM adds to it), and so is LoRA's term of dX.
             wide = 2 * TOKENS * (width + out + 2 * out + width)
             if not is_first:
                 wide += 2 * TOKENS * width
-            # XA written, read twice (B, dB); dXA written, read twice (A, dA).
+            # XA is written and read twice (for (XA)B and dB), and so is dXA
+            # (for dX and dA).
             thin = 2 * TOKENS * RANK * count * 6
-            # Two GEMMs each read A and B, in bf16 as the update has rounded
-            # them. dA and dB are accumulated.
+            # A and B are read by two GEMMs each, in bf16, to which the update
+            # has rounded them. dA and dB are accumulated.
             sides = RANK * (width * count + out)
             weights = sides * 2 * 2 + sides * 8
             total += wide + thin + weights
@@ -178,9 +183,9 @@ def check_counts(one):
 
 
 def attention_seconds(rates):
-    """Returns seconds of cuDNN. Each token of a causal row of T tokens attends
-    to (T + 1) / 2 keys, and each GEMM takes a + b / keys, so that 2,048 and
-    8,192 tokens have their measured rates."""
+    """Returns the seconds of cuDNN's attention. Each token of a causal row of T
+    tokens attends to (T + 1) / 2 keys, and each GEMM takes a + b / keys, so
+    that 2,048 and 8,192 tokens have their measured rates."""
     keys, short, long = ((length + 1) / 2 for length in (LENGTH, 2048, 8192))
     forward = attention_flops() / 3.5
     total = 0
@@ -193,7 +198,7 @@ def attention_seconds(rates):
 
 
 def check_low(one):
-    """Checks the low estimate: no overlap, and lower rates."""
+    """Checks the pessimistic estimate, which has no overlap and lower rates."""
     low, parts = one["low"], one["low"]["parts"]
     summed = sum(part["seconds"] for part in parts.values())
     factors = {"GEMM": 0.9, "attention": 0.9, "decode": 0.85,
@@ -216,7 +221,8 @@ def check_rows(one):
 
 
 def check_seconds(one, many, rates):
-    """Checks that the parts add up, and GEMMs have the given rates."""
+    """Checks that the parts of a step add up, and that GEMMs have the given
+    rates."""
     parts = one["parts"]
     summed = sum(part["seconds"] for part in parts.values())
     gemm = parts["GEMM"]
@@ -237,7 +243,8 @@ def check_seconds(one, many, rates):
 
 
 def check_cards(tools, module, rates, folder):
-    """Checks a GPU's answers to a plan whose weights alone are some 80 MB."""
+    """Checks predictions for given GPUs, with a plan whose weights alone take
+    some 80 MB."""
     passed = True
     for gigabytes, answer in ((0.01, "the base alone does not fit one GPU"),
                               (0.2, "does not fit. Fix: compile with --mem"),

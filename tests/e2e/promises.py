@@ -5,15 +5,14 @@
 
     promises.py --tools build/bin
 
-* the same input gives the same train.so and the same adapter;
-* one rank with K accumulations and K ranks with one give the same losses;
-* --memory-limit is kept or refused, and a plan within it trains to the same
-  losses, and the whole-block policy recomputes no less than the budgeted one;
-* in bfloat16 too a limit changes no bit of a loss or an adapter, from
-  everything kept to as little as there can be;
-* the tightest limit of a deep model recomputes ops for several blocks, and
-  trains to the same losses;
-* a step has at most four collectives, the first before the backward ends.
+* the same input gives the same train.so and the same adapter; * one rank with K
+accumulations and K ranks with one give the same losses; * --memory-limit is
+kept or refused, and a plan within it trains to the same losses, and the
+whole-block policy recomputes no less than the budgeted one; * in bfloat16, too,
+no limit from everything kept down to the lowest possible changes a bit of a
+loss or an adapter; * the tightest limit of a deep model recomputes ops for
+several blocks, and trains to the same losses; * a step has at most four
+collectives, the first before the backward ends.
 """
 
 import argparse
@@ -129,7 +128,7 @@ def memory_limit(tools, folder):
 def same_bits(tools, folder):
     for name in ("qwen3-ranks", "qwen2-nf4"):
         case = Case(tools, name, os.path.join(folder, name))
-        # One form of decoding, whatever memory is left.
+        # Weights are decoded in the same form for every limit.
         numbers = ("--compute-dtype", "bfloat16")
         flags = (*numbers, "--dequantize", "tiled")
         free = report(case, *flags)
@@ -148,7 +147,8 @@ def same_bits(tools, folder):
 
 
 def deepen(name, layers, folder):
-    """Repeats the two blocks of a golden case's model."""
+    """Writes a golden case's model with its two blocks repeated, up to `layers`
+    layers."""
     source = os.path.join(CASES, name)
     model = os.path.join(folder, "model")
     shutil.copytree(os.path.join(source, "model"), model)

@@ -29,7 +29,8 @@ TOKENS = 512
 
 def config(architecture, model_type, hidden, inner, layers, heads, keys, vocab,
            **more):
-    """Returns the common keys, in the order of the files."""
+    """Returns the common keys of config.json, in the order of published
+    files."""
     return {"architectures": [architecture], "attention_dropout": 0.0,
             "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
             "hidden_size": hidden, "initializer_range": 0.02,
@@ -156,7 +157,7 @@ MODELS = {
 
 
 def norms(kind):
-    """Yields a layer's norms."""
+    """Yields the names of a layer's norms."""
     names = ["post_attention_layernorm"]
     if kind != "olmo2":
         names.append("input_layernorm")
@@ -262,9 +263,10 @@ def call(*command):
 
 
 def room(c):
-    """Returns 4 bits and double-quantized scales of all matmul weights in the
-    layers, packed weights as stored (with a number for 256 scales), 16 bits of
-    the rest, and 4 GiB for adapters and activations."""
+    """Returns the memory limit in bytes: 4 bits and double-quantized scales of
+    all matmul weights in the layers, stored weights as they are (with a number
+    for 256 scales), 16 bits of the rest, and 4 GiB for adapters and
+    activations."""
     bits = 4 + 8 / 64 + 32 / (64 * 256)
     bytes_of = {True: 0, False: 0}
     for name, shape in shapes(c):

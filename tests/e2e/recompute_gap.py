@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The rematerialization choice against the optimum, and the packing's loss.
+"""Compares the rematerialization choice with the optimum, and measures the
+bytes that packing the arenas loses.
 
     recompute_gap.py --tools build/bin [--budgets 21]
 
@@ -38,7 +39,8 @@ from recompute_model import ALIGNMENT, SECOND, Exact, Problem
 
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                      "Inputs", "goldens")
-# Case, target, and a shape without round sizes.
+# Each model: golden case, target, and a batch and length that are no round
+# numbers.
 MODELS = (("mistral-window", "cpu", 3, 61), ("qwen2-nf4", "cuda", 5, 37))
 LEAST_PLANS, LARGEST_GAP = 20, 0.05
 DETERMINISTIC_SECONDS = 20
@@ -53,7 +55,8 @@ def call(*command):
 
 
 class Model:
-    """A model compiled up to its step, to be planned for many budgets."""
+    """A model, compiled up to its training step, and planned for many
+    budgets."""
 
     def __init__(self, tools, folder, case, target, batch, length):
         self.tools, self.target = tools, target
@@ -69,7 +72,8 @@ class Model:
                 "--max-length", str(length)))
 
     def plan(self, budget):
-        """Returns a budget's choice (0: none), and the arenas' plan."""
+        """Plans a budget in bytes (0: no limit). Returns the choice and the
+        plan of the arenas."""
         target = f"target={self.target}"
         text = call(f"{self.tools}/qlora-opt", self.step,
                     f"--rematerialize=budget={budget} problem {target}",
@@ -85,7 +89,8 @@ class Model:
 
 
 def counted(problem, step):
-    """Returns the ops recomputed before each op; checks the planner."""
+    """Returns the ops that the plan recomputes before each op, after a check of
+    the planner's own figures."""
     before = [op["before"] for op in step["ops"]]
     assert problem.peak(before) == step["estimated_peak"], (
         f"the planner counts {step['estimated_peak']} bytes at its peak, "
@@ -108,7 +113,8 @@ def solver():
 
 
 def lowest_peak(problem):
-    """Returns bytes of the lowest peak; recounts a plan that has it."""
+    """Returns the bytes of the lowest peak, after recounting a plan that has
+    it."""
     exact = Exact(problem)
     exact.model.minimize(exact.peak)
     found = solver()
@@ -129,8 +135,8 @@ class Optimum:
         self.above = self.exact.model.add(self.exact.time >= 0)
 
     def solve(self, budget, before):
-        """Returns seconds, and whether they are optimal or only a bound.
-        `before`: the planner's choice, where the search begins."""
+        """Returns the minimum of seconds, and whether it is optimal or only a
+        bound. `before`: the planner's choice, at which the search begins."""
         exact, problem = self.exact, self.problem
         self.within.proto.linear.domain[1] = budget // ALIGNMENT
         exact.model.clear_hints()
@@ -146,7 +152,7 @@ class Optimum:
         clones = problem.clones(exact.chosen(found))
         seconds = problem.seconds(clones)
         assert problem.peak(clones) <= budget
-        # Each op's time was rounded.
+        # The objective has the rounded time of each op.
         assert abs(seconds * SECOND - found.objective_value) <= problem.count
         if status == cp_model.OPTIMAL:
             return seconds, True
@@ -154,7 +160,7 @@ class Optimum:
 
 
 def compare(model, count):
-    """Prints the table of a model; returns what failed."""
+    """Prints the table of a model. Returns the errors."""
     step, _ = model.plan(0)
     problem = Problem(step)
     counted(problem, step)

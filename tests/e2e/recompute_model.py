@@ -6,8 +6,8 @@
 bytes of a plan by expanding the step, memory by memory. `Exact` is the same
 problem as an integer program (OR-Tools CP-SAT): which values are kept, and
 which are recomputed before their first reader, so that the peak is within a
-budget and the time is minimal. It is exact over every subset of the values, so
-its optimum is the measure for the planner's greedy choice.
+budget and the time is minimal. Its optimum is over every subset of the values,
+so the planner's greedy choice can be compared with it.
 
 A moment is an op of the backward, or a possible clone (before that op, clone).
 One Boolean per op and place says whether its clone exists by then:
@@ -25,7 +25,8 @@ SECOND = 10**10  # units of the objective per second: 0.1 ns
 
 
 class Problem:
-    """Ops, forward first; memory is identified by its root value."""
+    """The ops of a step, the forward's first. A memory is identified by its
+    root value."""
 
     def __init__(self, step):
         self.ops = step["ops"]
@@ -55,7 +56,8 @@ class Problem:
                 assert self.bytes[a] == self.bytes[b], "a tie changes bytes"
 
     def lines(self, before):
-        """Returns the step with its clones: ops, and their memory names."""
+        """Returns the step with its clones: ops, and the memories of their
+        values."""
         latest, lines = {}, []
         for i in range(self.count):
             clones = [j for j in range(self.forward) if i in before[j]]
@@ -67,7 +69,8 @@ class Problem:
                 for i, now in lines]
 
     def peak(self, before):
-        """Returns the peak of live bytes; dying operands are overwritten."""
+        """Returns the peak of live bytes. An op may overwrite operands that it
+        is the last to use."""
         lines, last = self.lines(before), {}
         for m, (i, name) in enumerate(lines):
             for root in self.touched[i]:
@@ -96,7 +99,8 @@ class Problem:
                    for op, times in zip(self.ops, before))
 
     def clones(self, dropped):
-        """Returns where ops whose heads are `dropped` are recomputed, once."""
+        """Returns the op before which each op with a dropped head is
+        recomputed. Each is recomputed once."""
         before = [[] for _ in self.ops]
         for i in reversed(range(self.forward)):
             if self.head[i] not in dropped:
@@ -140,8 +144,9 @@ class Exact:
                 if solver.boolean_value(dropped)}
 
     def _readers(self):
-        """Collects per op its direct reader in the backward, and where it may
-        be recomputed; per memory the ops that touch it."""
+        """Collects for each op its direct readers in the backward and the
+        places where it may be recomputed, and for each memory the ops that use
+        it."""
         p = self.problem
         self.places, self.consumers = [[] for _ in range(p.forward)], [
             [j for j in range(i + 1, p.forward) if i in p.sources[j]]
@@ -161,7 +166,8 @@ class Exact:
                 self.touchers[root].append(i)
 
     def _made(self):
-        """made[i][b]: the clone of i exists when b runs."""
+        """Defines the Booleans made[i][b]: the clone of i exists when b
+        runs."""
         self.made = [{} for _ in self.places]
         for i in reversed(range(len(self.places))):
             dropped = self.dropped[self.problem.head[i]]
@@ -174,7 +180,8 @@ class Exact:
                 self.made[i][b] = self._both(dropped, asked, f"made{i}_{b}")
 
     def _both(self, dropped, asked, name):
-        """Returns the literal of: dropped and any of `asked`."""
+        """Returns a literal that is true if `dropped` and any of `asked`
+        are."""
         made = self.model.new_bool_var(name)
         self.model.add_implication(made, dropped)
         self.model.add_bool_or(asked + [made.Not()])
@@ -183,7 +190,8 @@ class Exact:
         return made
 
     def _made_by(self, i, b):
-        """Returns the literal of: i's clone exists at b; None: never."""
+        """Returns the literal that is true if the clone of i exists at b; None
+        if it never does."""
         places = [place for place in self.places[i] if place <= b]
         return self.made[i][places[-1]] if places else None
 
@@ -199,8 +207,9 @@ class Exact:
         return last if past is None else last - past
 
     def _alive(self, root, moment):
-        """Returns the bytes' factor at a moment of the backward, 0 or 1; a
-        variable is only bounded from below, since more memory never helps."""
+        """Returns a factor that is 1 if the memory of `root` is live at a
+        moment of the backward, else 0. A variable is only bounded from below:
+        more memory never helps."""
         p = self.problem
         maker, (b, op) = p.maker[root], moment
         touchers = self.touchers[root]

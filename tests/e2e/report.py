@@ -23,8 +23,8 @@ import tempfile
 
 WIDTHS = (390, 1280)
 HOSTILE = "</td><script>document.body.innerHTML='owned'</script>" + "x" * 300
-# A frame of that width holds the page: Chromium's own windows are not as
-# narrow as a phone.
+# The page is in a frame, because Chromium's windows cannot be as narrow as a
+# phone.
 FRAME = """<!doctype html><meta charset="utf-8"><style>body{{margin:0}}
 iframe{{border:0;width:{width}px;height:{height}px}}</style>
 <iframe srcdoc="{page}"></iframe><script>
@@ -99,7 +99,7 @@ def cases():
 
 
 def open_page(page, width, folder, *flags):
-    """Returns Chromium's findings about a page."""
+    """Opens a page. Returns what Chromium measured in it."""
     path = os.path.join(folder, f"frame-{width}.html")
     with open(path, "w") as file:
         file.write(FRAME.format(width=width, height=3000,
@@ -167,7 +167,8 @@ def main():
         pages = {name: (make_page(arguments.tools, os.path.join(work, name),
                                   metrics, settings), lines, 5)
                  for name, (metrics, settings, lines) in cases().items()}
-        # Three of the runs have tokens and times, in each of three charts.
+        # compare.html has three charts, and three of its runs have tokens and
+        # times.
         pages["compare"] = (compare(arguments.tools, work, pages), 9, 3)
         for name, (page, lines, figures) in pages.items():
             check(len(page) < 200000, name, len(page), "bytes")

@@ -6,10 +6,10 @@
     reproducible.py --tools build/bin [--target cuda]
 
 Rows of many lengths in steps of 12 or 24 micro-batches, complete epochs with
-their ends, with dropout: 1, 2, 4 and 8 ranks give the same adapters and
-states, and log the same losses and norms. This holds padded and with step
-packing, with sharded updates, and if one rank resumes a run of four. It does
-not without the option, nor if the number of ranks is no power of two.
+their ends, with dropout: 1, 2, 4 and 8 ranks give the same adapters and states,
+and log the same losses and norms. This holds padded and with step packing, with
+sharded updates, and if one rank resumes a run of four. It does not hold without
+the option, nor if the number of ranks is no power of two.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def command(case, out, ranks, perStep, *flags):
 
 
 def outcome(case, out):
-    """Returns everything that must not differ."""
+    """Returns all results of a run that must not differ."""
     folder = os.path.join(case.folder, out)
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
         rows = [json.loads(line) for line in lines]
@@ -64,7 +64,7 @@ def check(case, name, perStep, ranks, *flags):
 
 
 def resumed(case, wanted, perStep, *flags):
-    """Four ranks begin, one resumes."""
+    """Starts a run on four ranks, and resumes it on one."""
     always = ("--reproducible-reductions", "true", "--max-steps", "-1",
               "--num-train-epochs", "2", *flags)
     call(*command(case, "four", 4, perStep, "--overwrite-output-dir", *always))

@@ -37,7 +37,7 @@ def changes(runs, arguments):
             check(word in done.stderr, word, "is not in", done.stderr)
         check(len(lines_of_trouble(done.stderr)) == 1, done.stderr)
 
-    # Another number of ranks, with the same data in the same order.
+    # Resume on another number of ranks, with the same data in the same order.
     losses = [line["loss"] for line in metrics_of(before) if "loss" in line]
     runs.compile("half.so", os.path.join(DEMO, "model"),
                  "--per-device-train-batch-size", "4")
@@ -54,7 +54,7 @@ def changes(runs, arguments):
     done = resumed("rate", "--learning-rate", "1e-3")
     check("--learning-rate is 0.001, and was 0.005" in done.stderr,
           done.stderr)
-    # Another program, model, data.
+    # Another program, model or data is refused.
     runs.compile("rank4.so", os.path.join(DEMO, "model"), "--lora-r", "4")
     refused(["--lora-r is 8", "is 4"], "--lora-r", "4", program="rank4.so")
     data = os.path.join(runs.work, "other.jsonl")
@@ -71,7 +71,7 @@ def changes(runs, arguments):
         file.seek(8 + header + 2)
         file.write(b"\x12\x3c")
     refused(["model is"], "--model-name-or-path", model)
-    # The folder: it may be non-empty only when resuming.
+    # Only a resumed run may have a non-empty output folder.
     done = runs.run(before, expect=1)
     check("or resume with --resume-from-checkpoint latest" in done.stderr,
           done.stderr)
@@ -91,7 +91,8 @@ def best(runs, arguments):
     flags = ("--validation-file", valid, "--eval-strategy", "steps",
              "--eval-steps", str(SAVE_STEPS), "--load-best-model-at-end",
              "--save-total-limit", "1")
-    # The result gets worse then, from the first evaluation on.
+    # With greater_is_better the loss counts as worse at each evaluation after
+    # the first.
     bad = (*flags, "--greater-is-better", "true", "--early-stopping-patience",
            "2")
     folder = runs.folder("best")
@@ -121,7 +122,7 @@ def best(runs, arguments):
     done = runs.run(runs.folder("mistake"), "--metric-for-best-model", "bleu",
                     expect=1)
     check("'bleu' is not supported" in done.stderr, done.stderr)
-    # A resumed run also ends at the early stop.
+    # A resumed run ends at the early stop, too.
     done = runs.run(folder, "--resume-from-checkpoint", "true", *bad)
     check(steps_of(folder)[-1] == max(evaluations), steps_of(folder))
     folder = runs.folder("limited")

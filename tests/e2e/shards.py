@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A base sharded over the ranks changes where it is and nothing else.
+"""Sharding the base over ranks only changes where the base is stored.
 
     shards.py --tools build/bin
 
@@ -42,7 +42,7 @@ from base_cache import SETTLED
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# 8 million of 29 million parameters are a table; a layer has 2.6 million.
+# A model of 29 million parameters: a table has 8 million, a layer 2.6 million.
 MODEL = dict(
     hidden_size=512, intermediate_size=1024, num_hidden_layers=8,
     num_attention_heads=8, num_key_value_heads=8, vocab_size=16001,
@@ -67,7 +67,7 @@ class Runs:
         tensors.write_random_model(self.model, MODEL, 300)
         tensors.write_tokens(self.data, MODEL["vocab_size"], 64, 1, LENGTH)
         call(f"{tools}/qlora-import", self.model, "-o", f"{work}/m.mlir")
-        time.sleep(SETTLED)  # old enough for the base cache
+        time.sleep(SETTLED)  # the file is old enough for the base cache
 
     def compile(self, name, *flags):
         module, plan = f"{self.work}/{name}.so", f"{self.work}/{name}.json"
@@ -135,7 +135,7 @@ def layouts(runs):
 
 
 def peak(text):
-    """Returns the bytes that a rank held at most, and that it had planned."""
+    """Returns the peak bytes of a rank, and its planned bytes."""
     found = re.search(r"memory +([0-9.]+) MiB planned.*?, ([0-9.]+) MiB "
                       r"resident at most", text)
     return float(found[2]) * 2**20, float(found[1]) * 2**20
@@ -148,7 +148,7 @@ def memory(runs):
     assert parts["arenas"]["frozen"] < base / 4 + (64 << 10), (base, parts)
     last = max((entry for entry in parts["entries"] if "peak" in entry),
                key=lambda entry: entry["activation_bytes"])
-    layer = 2.7e6 * 0.53  # bytes of NF4 with its scales
+    layer = 2.7e6 * 0.53  # bytes in NF4 with scales
     gathered = last["peak"].get("gathered", 0)
     assert 0 < gathered < 1.4 * layer, (gathered, layer)
     _, text = runs.train(whole, 1, "one")
@@ -162,7 +162,8 @@ def memory(runs):
 
 
 def saved(runs):
-    """Trainable parameters and states are 348 MB; a rank has a quarter."""
+    """Checks sharded full fine-tuning: parameters and states are 348 MB, and a
+    rank has a quarter of them."""
     module, _ = runs.compile(
         "full", "--finetuning-type", "full", "--load-in-4bit", "false",
         "--parallel", "fsdp=4")
@@ -171,7 +172,7 @@ def saved(runs):
     measured = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
                          text)
     held = float(measured[2]) * 2**20
-    # A reduce-scatter of CPU ranks copies the gradient, at most the
+    # A reduce-scatter of CPU ranks copies a gradient. The largest one is the
     # embedding's.
     copied = 4 * MODEL["vocab_size"] * MODEL["hidden_size"]
     assert held < planned + copied + SLACK, (held, planned, text)
@@ -207,7 +208,8 @@ def resumed(runs):
 
 
 def updates(runs):
-    """Trains with one group and with two, alone and with a sharded base."""
+    """Trains with updates sharded over one group of ranks and over two, with an
+    unsharded and a sharded base."""
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
              "--seed", "3")
     modules, states = {}, {}
@@ -227,7 +229,8 @@ def updates(runs):
             assert list(mine) == list(wanted), (name, file)
             for key, want in wanted.items():
                 assert (mine[key] == want).all(), (name, file, key)
-    # Resumes two shards as four, as none and back.
+    # Resume a run with two shards with four shards and without shards, and the
+    # reverse.
     for other in ("zero1=4", "none"):
         for start, module in (("zero1=2", other), (other, "zero1=2")):
             begun = f"{runs.work}/updates {start}/checkpoint-2"

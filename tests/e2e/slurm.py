@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The demo under Slurm, on two nodes (slurm_cluster.py).
+"""Runs the demo under Slurm, on two nodes (slurm_cluster.py).
 
     slurm.py --tools build/bin [PART ...]
 
@@ -29,7 +29,7 @@ from slurm_cluster import Cluster, missing_programs
 STEPS = 42
 SHORT = ("--max-steps", "14")
 ENDLESS = ("--max-steps", "100000")
-# Periodic checkpoints are never due: one exists only on request.
+# No periodic checkpoint is ever due, so each one was requested.
 NOT_DUE = ("--save-steps", "1000")
 SOON = 10
 SUBSTITUTES = (("--nodes 2 --ntasks-per-node 8 --gpus-per-node 8",
@@ -56,7 +56,7 @@ def until_step(cluster, folder, step):
 
 
 def errors_of(process, name):
-    """Returns a process's error lines and output, once it has ended."""
+    """Waits for a process. Returns its error lines and its output."""
     text = said_by(process, name, SOON)
     check(process.returncode != 0, name, "has not failed\n", text)
     return [line for line in text.splitlines()
@@ -73,7 +73,8 @@ def check_clean(cluster, folder):
 
 @part
 def same_bytes(cluster, runs):
-    """On two nodes; on the second of a job's two; with PMI's variables."""
+    """Runs two ranks on two nodes, on the second node of a job's two, and with
+    the variables of PMI."""
     for name, flags in (("apart", ("--nodes", "2", "--ntasks", "2")),
                         ("together", ("--nodelist", "node1", "--nodes", "1",
                                       "--ntasks", "2", "--mpi", "pmi2"))):
@@ -87,7 +88,8 @@ def same_bytes(cluster, runs):
 
 @part
 def shell_of_salloc(cluster, runs):
-    """The shell has the variables of a two-rank job, and is one process."""
+    """Starts qlora-run in a shell of salloc, which is one process but has the
+    variables of a job with two ranks."""
     folder = runs.folder("shell")
     text = cluster.call("salloc", "--ntasks", "2", "srun", "--interactive",
                         "--preserve-env", *runs.command(folder, *SHORT))
@@ -137,7 +139,8 @@ def submit(cluster, runs, folder, *flags):
 
 @part
 def goes_on(cluster, runs):
-    """A requested checkpoint, the end of time, pre-emption, a killed rank."""
+    """Resumes after a requested checkpoint, the time limit, a pre-emption and a
+    killed rank."""
     folder = runs.folder("requeued")
     job = submit(cluster, runs, folder, *NOT_DUE)
     until_step(cluster, folder, 4)
@@ -153,8 +156,8 @@ def goes_on(cluster, runs):
         cluster.wait("requeue", lambda: cluster.state(job) == "PENDING")
         check(not cluster.all_ranks(), "a job in the queue has ranks")
         stops.append(steps_of(folder)[-1])
-        # Starts at once instead of after two minutes. A node refuses a
-        # requeued job in the second of its end.
+        # Start the requeued job at once instead of after two minutes. In the
+        # second in which a job ends, its node refuses it.
         time.sleep(1.1)
         cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         until_step(cluster, folder, stops[-1] + 4)

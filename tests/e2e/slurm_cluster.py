@@ -16,7 +16,7 @@ from namespaces import Hosts
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel",
             "scontrol", "squeue", "sinfo")
 NODES = 2
-# More CPUs than exist, so that no job waits for another.
+# The nodes declare more CPUs than exist, so that no job waits for another.
 CONFIGURATION = """\
 ClusterName=qlora
 SlurmctldHost=node0(10.77.0.1)
@@ -72,7 +72,8 @@ class Cluster:
             os.makedirs(os.path.join(self.work, name))
         with open(self.environment["SLURM_CONF"], "w") as file:
             file.write(CONFIGURATION.format(work=self.work))
-        # Slurm reads the kind from /sys, which a namespace does not have.
+        # Slurm would detect the version of cgroups in /sys, which a network
+        # namespace does not have.
         with open(os.path.join(self.work, "cgroup.conf"), "w") as file:
             file.write("CgroupPlugin=cgroup/v1\n")
         key = os.open(os.path.join(self.work, "munge.key"),
@@ -123,7 +124,8 @@ class Cluster:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def call(self, *command, code=0, seconds=60, **variables):
-        """Returns the output; `code`: the expected exit code, None for any."""
+        """Runs a command on the first node and returns its output. `code`: the
+        expected exit code, None for any."""
         process = self.start(*command, **variables)
         text = said_by(process, " ".join(command), seconds)
         check(code is None or process.returncode == code, command[0],
@@ -131,7 +133,8 @@ class Cluster:
         return text
 
     def state(self, job):
-        """Returns an earlier job's state: "RUNNING", or "" if it is gone."""
+        """Returns the state of a job, such as "RUNNING"; empty if Slurm no
+        longer lists it."""
         return self.call("squeue", "--noheader", "--format", "%T", "--jobs",
                          job, code=None).strip()
 

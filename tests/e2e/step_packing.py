@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Rows without padding train like rows with it.
+"""Packing the rows of a step instead of padding them does not change the
+training.
 
     step_packing.py --tools build/bin [--target cuda]
 
-Rows of many lengths, prompts without loss, an epoch that does not divide by
-the step: padded, and redistributed among the micro-batches of each step
-(--step-packing), with one and several ranks and accumulations, and with cp.
-The losses, gradient norms, learning rates, epochs and evaluations of every
-step agree to float32's rounding, and the adapter by far less than it moved.
+The data has rows of many lengths, prompts that are not in the loss, and an
+epoch that is no multiple of the step. Trains it padded and with --step-packing,
+with one and several ranks and accumulations, and with cp. The losses, gradient
+norms, learning rates, epochs and evaluations of every step agree to float32's
+rounding, and the adapter by far less than it moved.
 
-If RoPE depends on the length, a row's own length counts: loss and gradient
-norm of several rows equal those of separate rows, whatever the batch.
+If RoPE depends on the length, it must depend on the length of the row, not of
+the sequence: loss and gradient norm of rows in any batch equal those of
+separate rows.
 """
 
 import argparse
@@ -28,12 +30,13 @@ from safetensors_io import load, save
 
 TOLERANCE = 2e-5
 LONGEST = 48
-# Ranks and accumulation steps; the software platform is slow.
+# (ranks, accumulation steps) by target; few for the software platform, which is
+# slow.
 STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
 
-# Per golden case: loss and gradient norm of all LENGTH_ROWS, in transformers
-# 5.24 and PEFT 0.21, each row in a separate call. The rows have 2 to 48
-# tokens; two are longer than the original 8.
+# Per golden case: loss and gradient norm of all rows, in transformers 5.24 and
+# PEFT 0.21, each row in a separate call. The rows have 2 to 48 tokens; two are
+# longer than the 8 positions of the original RoPE.
 LENGTH_ROWS = (8, 128, 3)
 ALONE = {"phi3-packed": (5.2900066, 1.5420884),
          "llama-dynamic": (5.4866385, 1.1856058)}
@@ -121,7 +124,7 @@ def own_lengths(options, folder, name):
 
 
 def products(case, choice, ranks, accumulation):
-    """Returns GFLOPs of a step's matmuls, padding included."""
+    """Returns the GFLOPs of the matmuls of a step, with those of padding."""
     trace = os.path.join(case.folder, "trace.json")
     train(case, choice, ranks, accumulation, "--profile", trace,
           "--profile-warmup", "0", "--profile-active", "2")

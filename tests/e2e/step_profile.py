@@ -122,7 +122,7 @@ def check_sums(found, times):
     """Compares commands and the host's work with an independent clock. Another
     process may take the processor between two commands of a step, or while a
     step is logged, which metrics.jsonl counts in the next one. But a missing
-    command is missing in all steps: the best step counts."""
+    command is missing in all steps, so the best step is checked."""
     shares, wrong = [], []
     for step in (s for s in found[0, 0] if s["name"] == "step"):
         def inside(track, names=None):
@@ -155,7 +155,8 @@ def check_table(trace):
 
 
 def check_alone(found, ranks):
-    """The platform's decode takes a microsecond, as the event after it."""
+    """Checks the times of decodes on the copy queue: on the platform a decode
+    takes a microsecond, and so does the event after it."""
     failed, longest = [], {}
     for rank in range(ranks):
         kernels = sorted(
@@ -167,7 +168,7 @@ def check_alone(found, ranks):
         for start, last, queue, _ in kernels:
             longest[queue] = max(longest.get(queue, 0), last - start)
     decode, other = longest.get("copy", 0), longest["compute"]
-    # Other ranks' collectives advance the platform's clock too.
+    # The platform's clock also advances by collectives of other ranks.
     return expect("alone", not failed and 0 < decode < 10 and other > 10,
                   f"the longest kernel takes {decode:.0f} us on the copy "
                   f"queue, {other:.0f} on the compute queue; {len(failed)} "
@@ -220,8 +221,8 @@ def check_cuda(tools, name, ranks, work):
     case = Case(tools, name, work)
     path = os.path.join(work, "trace.json")
     cards = ",".join(["sm_90:4096"] * ranks)
-    # One graph for each entry, and none for measuring algorithms, which only
-    # one rank does.
+    # Each entry has one graph. No algorithms are measured, which only one rank
+    # would do.
     flags = (*FLAGS, "--train-file", all_labelled(work, name),
              "--gemm-table", "heuristic")
     plain, before = case.train(*flags, ranks=ranks, devices=cards)
@@ -229,7 +230,7 @@ def check_cuda(tools, name, ranks, work):
                                devices=cards)
     failed = check_trace(program(tools, case.module), read(path), ranks,
                          case.micro_batches, True)
-    # The entries of the profiled steps, kernel by kernel.
+    # The entries of the profiled steps run kernel by kernel, not as graphs.
     fewer = before["cuGraphLaunch"] - after["cuGraphLaunch"]
     wanted = ACTIVE * (case.micro_batches + 1)
     failed += expect("graphs", fewer == wanted,

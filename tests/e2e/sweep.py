@@ -77,7 +77,8 @@ class Sweep:
                 for line in map(json.loads, lines)]
 
     def tensors(self, *names):
-        """Returns the bytes after the header, which can contain times."""
+        """Returns the bytes of the tensors: the header before them can contain
+        times."""
         data = self.read(*names)
         return data[8 + int.from_bytes(data[:8], "little"):]
 
@@ -107,7 +108,7 @@ def check_bits(sweep, dtype):
 
 
 def check_failure(sweep):
-    """A learning rate that overflows ends only its own run."""
+    """Checks that a run whose loss overflows ends alone."""
     program = sweep.path("r4-float32.so")
     done = sweep.train([program], "failing", "--sweep",
                        "learning_rate=1e-3,1e30", code=1)

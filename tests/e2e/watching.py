@@ -5,8 +5,8 @@
 
     watching.py --tools build/bin
 
-A run that is stopped and resumed has one curve: the reader drops what it
-logged after the checkpoint. A rank that is delayed repeatedly is named, once.
+A run that is stopped and resumed has one curve: the reader drops what it logged
+after the checkpoint. A warning names a rank that is slow repeatedly, once.
 """
 
 import argparse
@@ -32,14 +32,16 @@ def as_float32(value):
 
 
 def tags(tag, value):
-    """Adds the rank's index to a tag with a value per rank."""
+    """Returns (tag, value) pairs of a metric: a pair for each rank if the value
+    is a list."""
     if not isinstance(value, list):
         return [(tag, value)]
     return [(f"{tag}/{rank}", one) for rank, one in enumerate(value)]
 
 
 def expected(folder):
-    """Returns (tag, step) -> value, with transformers' rule for names."""
+    """Returns the values in metrics.jsonl by (tag, step), with tags as
+    transformers names them."""
     values = {}
     with open(os.path.join(folder, "metrics.jsonl")) as file:
         for line in map(json.loads, file):
@@ -53,7 +55,8 @@ def expected(folder):
 
 
 def read(folder):
-    """Reads the only run of the output folder."""
+    """Returns the values that TensorBoard reads from the output folder's only
+    run."""
     runs = os.path.join(folder, "runs")
     names = os.listdir(runs)
     check(len(names) == 1, names)
@@ -65,8 +68,8 @@ def read(folder):
 
 
 def watch_cards(runs):
-    """Checks each rank's GPU metrics; the platform's NVML reports 90 % and 300
-    W, and one more of each for the second GPU."""
+    """Checks the GPU metrics of each rank. The platform's NVML reports 90 % and
+    300 W for the first GPU, 91 % and 301 W for the second."""
     runs.compile_for_cards("cuda.so")
     folder = runs.folder("cards")
     runs.run(folder, "--report-to", "tensorboard", "--gpus", "2",
@@ -86,7 +89,7 @@ def hold_up(job, rank, ended):
     """Stops a rank for two thirds of the time."""
     while not ended.wait(0.02):
         for process in children_of(job.pid)[rank:rank + 1]:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
+            with contextlib.suppress(ProcessLookupError):  # the rank has ended
                 os.kill(process, signal.SIGSTOP)
                 ended.wait(0.04)
                 os.kill(process, signal.SIGCONT)
@@ -125,7 +128,7 @@ def main():
         found, wanted = read(folder), expected(folder)
         check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
         check(("train/loss", 4) in found and ("eval/loss", 0) in found, found)
-        # Steps run twice from here on; the second values count.
+        # Steps from here on run twice, and the values of the second time count.
         for step in (3, 4):
             shutil.rmtree(os.path.join(folder,
                                        f"checkpoint-{step * SAVE_STEPS}"))

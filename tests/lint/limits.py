@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""limits.py REPOSITORY: rules that a reader can rely on.
+"""limits.py REPOSITORY: checks rules that a reader of the sources can rely on.
 
 No file over 500 lines (over 350 is printed) and no function over 80; line 1 is
 the licence, and one of the next lines says what the file is for; every pass
@@ -20,10 +20,11 @@ FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
 # The modules of runtime/; each includes only itself and those to its left.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
-# The only caller of the JSON library's dump(), which throws on bytes that are
-# not UTF-8.
+# The only file that may call dump() of the JSON library, which throws on bytes
+# that are not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"
-# May open a parallel region: these loops, and the caller of generated C.
+# The only files that may open a parallel region: our loops, and the caller of
+# generated C.
 PARALLEL = ("runtime/Kernels/Cpu/Parallel.h",
             "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
@@ -71,7 +72,8 @@ def check_file(root, path, errors):
 
 
 def check_functions(path, lines, errors):
-    """Checks functions at the left margin, from first line to '}'."""
+    """Checks the lengths of functions that begin at the left margin, up to
+    '}'."""
     if not path.endswith((".h", ".cpp", ".c")):
         return
     start, is_open = None, False
@@ -91,7 +93,7 @@ def check_functions(path, lines, errors):
         elif line.endswith("{"):
             is_open = True
         elif not is_open and line.endswith((";", "}")):
-            start = None  # a declaration, or all on one line
+            start = None  # a declaration, or one line
 
 
 def check_includes(path, lines, errors):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""sass.py REPOSITORY TOOLS CACHE: what memory-bound kernels cost on sm_90.
+"""sass.py REPOSITORY TOOLS CACHE: checks what memory-bound kernels cost on
+sm_90.
 
 Compiles the hand-written units and the generated kernels of real programs with
 nvcc and the flags of qloracc, disassembles the machine code (sass_paths.py),
@@ -14,15 +15,16 @@ and fails if a kernel
   * leaves over half of a multiprocessor's 2048 threads empty because of its
     registers or shared memory: too few loads are in flight then.
 
-A kernel's bodies are iterations of loops and the code outside of them. Loops
-count that move at least half as many bytes as the largest one; in generated
-kernels, which have no slow paths for odd sizes, all loops except remainders of
-unrolled ones; and the code outside if it moves as much as two iterations. A
-kernel with another bound is in EXEMPT with the reason.
+A kernel's bodies are the iterations of its loops, and the code outside of
+loops. These bodies count: a loop, if it moves at least half as many bytes as
+the largest loop; in generated kernels, which have no slow paths for odd sizes,
+every loop except remainders of unrolled loops; and the code outside of loops,
+if it moves as much as two iterations. A kernel with another bound is in EXEMPT
+with the reason.
 
-Before that, the lint judges its own kernels, good ones and bad ones, and fails
-if it misses a difference. Results are cached in the folder CACHE, keyed by the
-hash of all sources and tools. `--table` prints every kernel and caches
+Before that, the lint checks itself with good and bad kernels (OWN), and fails
+if it does not tell them apart. Results are cached in the folder CACHE, keyed by
+the hash of all sources and tools. `--table` prints every kernel and caches
 nothing.
 """
 
@@ -132,9 +134,10 @@ class Compiler:
 
 
 def occupancy(kernel):
-    """Returns the fraction of a multiprocessor's threads that fit at once: 64
-    K registers, in four parts, each warp's in units of 256; 227 KiB of shared
-    memory, plus 1 KiB per block for the system."""
+    """Returns the fraction of a multiprocessor's threads that a kernel can use
+    at once. There are 64 K registers in four parts, from which a warp gets
+    units of 256, and 227 KiB of shared memory, of which each block takes 1 KiB
+    more than it asks for."""
     of_warp = -(-kernel.registers // 8) * 8 * 32
     warps = kernel.threads // 32
     blocks = min(16384 // of_warp * 4 // warps, 64 // warps, 32,
@@ -151,7 +154,8 @@ def judged(kernel):
             return body.bytes >= 2 * largest
         if 2 * body.bytes >= largest:
             return True
-        # A remainder is a half, a quarter, ... of a turn of another loop.
+        # A remainder moves a half, a quarter or an eighth of the bytes of an
+        # iteration of another loop.
         return kernel.source in PROGRAMS and not any(
             other.bytes in (body.bytes * 2, body.bytes * 4, body.bytes * 8)
             for other in kernel.bodies if other.is_loop)
@@ -160,7 +164,8 @@ def judged(kernel):
 
 
 def cost(kernel):
-    """Returns the most instructions per byte."""
+    """Returns the most instructions per byte in any body of the kernel that
+    counts."""
     return max((body.instructions / body.bytes for body in judged(kernel)),
                default=0)
 
@@ -185,7 +190,7 @@ def complaints(kernel):
     return errors
 
 
-# Expected findings: what is wrong with each kernel.
+# The kernels with which the lint checks itself, and what is wrong with each.
 OWN = {
     "copy_loop": "", "copy_unrolled": "", "busy_loop": "a byte",
     "busy_once": "a byte", "busy_inner": "a byte", "narrow": "a byte",
@@ -249,7 +254,8 @@ def check_itself(compiler):
         if (not wrong and found) or not any(wrong in e for e in found or [""]):
             sys.exit(f"the lint's own kernel {name}: expected '{wrong}', got "
                      f"{found}, {kernels[name]}")
-    # A loop and an unrolled loop move the bytes of their source.
+    # The bytes found in a loop and in an unrolled loop must be those of the
+    # source.
     moved = {name: cost(kernels[name]) for name in OWN}
     turn = max(b.bytes for b in kernels["copy_unrolled"].bodies)
     if turn != 16 * 32 or moved["copy_loop"] > 1.5:
@@ -257,7 +263,8 @@ def check_itself(compiler):
 
 
 def generated(root, tools, folder):
-    """Returns source -> (path, flags) of the programs' kernels."""
+    """Generates the kernels of PROGRAMS. Returns the path and the compiler
+    flags of each source."""
     texts = {}
     for name, options in PROGRAMS.items():
         text = run([os.path.join(tools, "qloracc"), os.path.join(root, LAYER),

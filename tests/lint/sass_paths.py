@@ -5,12 +5,12 @@
 `nvdisasm`'s text becomes blocks of instructions and the edges between them;
 loops are the strongly connected components of that graph. A *body* is one
 iteration of a loop, or everything that a kernel executes outside of its loops;
-an inner loop is a separate body. Of the paths through a body the one that
-moves most bytes counts, and among equals the longest. A block that calls a
-subroutine (slow paths, such as 64-bit divisions) counts only if no path avoids
-it, and then with the subroutine.
+an inner loop is a separate body. The path through a body that moves the most
+bytes is measured; among several, the longest. A block that calls a subroutine
+(slow paths, such as 64-bit divisions) is on a path only if no path avoids it,
+and is then measured with the subroutine.
 
-Bytes are those of loads and stores, whichever cache has them.
+Bytes are those of loads and stores, in whatever cache they hit.
 """
 
 import re
@@ -27,7 +27,8 @@ ENDS = ("EXIT", "RET", "BRA", "BRX", "JMP", "KILL")
 
 
 def access_bytes(opcode):
-    """Returns the bytes of a global memory instruction; 0 for any other."""
+    """Returns the bytes that an instruction loads from or stores to global
+    memory; 0 for other instructions."""
     words = opcode.split(".")
     if not ACCESS.match(words[0]):
         return 0
@@ -74,7 +75,8 @@ class Function:
             target = TARGET.search(rest)
             if stem == "CALL":
                 open_block["calls"].append(target.group(1) if target else "")
-            # A branch for diverged threads is not the common path.
+            # BRA.DIV and BRA.CONV are for diverged threads, not on the common
+            # path.
             elif stem in ENDS and not re.search(r"\.(DIV|CONV)", opcode):
                 if stem == "BRA" and target:
                     open_block["next"].append(target.group(1))
@@ -98,7 +100,7 @@ class Function:
         whole = self.reachable(self.entry, set())
         around = self.reachable(self.entry, calls)
         if self.accesses(whole) != self.accesses(around):
-            around = whole  # no path avoids the calls
+            around = whole  # no path without calls
         found = []
         self.measure(self.entry, around, False, found)
         return [body for body in found if body.bytes]
@@ -125,9 +127,10 @@ class Function:
         return block.bytes, block.instructions + called
 
     def measure(self, header, inside, is_loop, found):
-        """Returns the body of a region with one entry; adds it and its loops'
-        bodies to `found`. A loop with accesses is measured separately and
-        costs nothing here; a loop without is counted as one iteration."""
+        """Returns the body of a region with one entry, and adds this body and
+        those of its loops to `found`. A loop with memory accesses is a body of
+        its own, and adds nothing to the region's. A loop without accesses
+        counts as one iteration."""
         parts = components(self.blocks, inside, header)
         part_of = {n: i for i, part in enumerate(parts) for n in part}
         costs = []
@@ -138,7 +141,8 @@ class Function:
                 costs.append(self.cost(header))
             else:
                 costs.append(self.loop(set(part), inside, found))
-        # Tarjan returns the components in reverse topological order.
+        # The components are in reverse topological order (Tarjan), so
+        # successors come first.
         best = []
         for i, part in enumerate(parts):
             after = max((best[part_of[n]] for m in part
@@ -161,8 +165,8 @@ class Function:
 
 
 def components(blocks, inside, header):
-    """Returns strongly connected components of the blocks `inside`, without
-    edges to the header (Tarjan)."""
+    """Returns the strongly connected components of the blocks `inside`, without
+    edges to the header, in reverse topological order (Tarjan)."""
     order, low, stack, parts, on_stack = {}, {}, [], [], set()
 
     def visit(root):

@@ -3,8 +3,8 @@
 """Finds the texts of a repository's files: comments, strings, pages.
 
 texts(path, content) yields (kind, line, text). Kinds are "comment", "string"
-(with a space in it), "raw" (raw strings, descriptions of .td files) and
-"page". A text keeps the line ends of its file, but no markers and quotes.
+(with a space in it), "raw" (raw strings, descriptions of .td files) and "page".
+A text has the line ends of its file, but no comment markers and quotes.
 """
 
 import os
@@ -32,13 +32,15 @@ LANGUAGES = {
     ".td": language(SLASHES, CHARACTER, r"\[\{.*?\}\]"),
 }
 MARKER = re.compile(r"^[ \t]*(?://[/!]?<?|#+!?|/\*+|\*(?![*\w]))[ \t]*", re.M)
-# Lines of lit and FileCheck quote texts, which are checked at their source.
+# Lines of lit and FileCheck are left out: they quote messages, which are
+# checked in the sources.
 DIRECTIVE = re.compile(r"^[ \t]*(?://|#) *(?:[A-Z0-9_-]+(?:\{[^}]*\})?:"
                        r"|expected-).*$", re.M)
 
 
 def files(root):
-    """Skips folders of goldens, tokenizers and other programs' models."""
+    """Yields the files to check. Skips folders with golden cases, tokenizers
+    and models of other programs."""
     for path, folders, names in os.walk(root):
         folders[:] = [] if os.path.basename(path) == "Inputs" else [
             name for name in sorted(folders) if name != "out"
@@ -73,7 +75,8 @@ def texts(path, content):
         elif kind == "raw" and '"""' in text and not before.strip():
             kind, text = "comment", text.strip('"')  # a docstring
         elif kind == "string":
-            # Neighbours are one text; escapes and placeholders are not words.
+            # Join adjacent string literals to one text. Drop escapes and
+            # placeholders, which are not words.
             text = re.sub(r"(?<!\\)[\"']([\s+]*)[rfbRFB]*[\"']",
                           lambda gap: "\n" * gap[1].count("\n"), text)
             if " " not in text:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""words.py REPOSITORY: what can be checked of plain words.
+"""words.py REPOSITORY: checks the rules for plain words that a program can
+check.
 
 * No sentence opens with a bare preposition ("Of", "Those of", ...), whose
   subject a reader would have to invent.
@@ -20,7 +21,8 @@ MAX_WORDS, MAX_COLUMNS, MAX_PAGE_COLUMNS = 35, 80, 140
 HEADLESS = re.compile(r"(?:\A|\n[ \t]*(?:[-*] |\d+\. )?|[.!?:] +)"
                       r"(Of|Those\s+of|That\s+of|The\s+same\s+of|And\s+of|Nor"
                       r"|As\s+for)\s")
-# What to write instead. A space matches any white space.
+# Banned words (regular expressions) with what to write instead. A space matches
+# any white space.
 BANNED = {
     r"(?<!model\s)cards?": "GPU",
     r"beside": "with, alongside, compared with",
@@ -47,10 +49,11 @@ BANNED = {
 }
 RULES = [(re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.I), advice)
          for pattern, advice in BANNED.items()]
-# "losses are those of a run" is plain; two in one sentence are a riddle.
+# One such reference is clear ("losses are those of a run"), two in one sentence
+# are not.
 REFERENCE = r"\b(?:(?:that|those)\s+of|of\s+(?:which|whom|whose))\b"
 TWICE = re.compile(rf"{REFERENCE}[^.!?;|]*?({REFERENCE})", re.I)
-# (path, text that is meant, why)
+# (path, text that may break a rule, why)
 EXCEPTIONS = (
     ("docs/glossary.md", r".", "explains the words"),
     ("tests/lint/", r".", "has the words"),
@@ -70,7 +73,7 @@ def check_text(path, kind, first, text):
     def at(found, group=0):
         return first + text.count("\n", 0, found.start(group))
 
-    # A quoted name is not a word.
+    # A quoted name may contain any word.
     text = re.sub(r"`[^`\s]*`|\"[^\"\s]*\"",
                   lambda name: "_" * len(name[0]), text)
     for found in HEADLESS.finditer(text):
@@ -89,7 +92,8 @@ def is_prose(line):
 
 
 def paragraphs(text):
-    """Each paragraph or item of a list, with the number of its first line."""
+    """Yields each paragraph and each item of a list, with the number of its
+    first line."""
     held, first, is_code = [], 0, False
     for number, line in enumerate([*text.split("\n"), ""], 1):
         fence = line.startswith("```")
@@ -106,7 +110,8 @@ def paragraphs(text):
 
 
 def words_of(sentence):
-    """Code and the target of a link count as one word."""
+    """Returns the words of a sentence; code and the target of a link count as
+    one word."""
     plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", sentence))
     return [word for word in plain.split() if re.search(r"\w", word)]
 
@@ -121,7 +126,8 @@ def check_sentences(text):
 
 
 def check_columns(path, content, raw):
-    """Tables and links of a page, URLs and raw strings cannot be wrapped."""
+    """Yields lines that are too long, except those that cannot be wrapped:
+    tables and links of a page, URLs, raw strings."""
     is_page = path.endswith(".md")
     most = MAX_PAGE_COLUMNS if is_page else MAX_COLUMNS
     for number, line in enumerate(content.split("\n"), 1):
@@ -137,7 +143,7 @@ def check(path, content):
     for kind, first, text in texts(path, content):
         if kind == "raw":
             raw |= set(range(first, first + text.count("\n") + 1))
-        # Raw strings of tests are programs' texts.
+        # Raw strings of tests are left out: they are inputs of programs.
         if kind != "raw" or not path.startswith("tests/"):
             yield from check_text(path, kind, first, text)
     if path.endswith(".md"):

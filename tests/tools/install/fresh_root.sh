@@ -55,8 +55,8 @@ make_root() {
   [ -e "$root/etc/debian_version" ] ||
     debootstrap --variant=minbase bookworm "$root" "$mirror"
   sources | sed 's/^/deb /' >"$root/etc/apt/sources.list"
-  # A mount, since tests of several machines call unshare, which changes how
-  # mounts of / propagate.
+  # Make $root a mount: tests of several machines call unshare, which changes
+  # how mounts of / propagate.
   mount --bind "$root" "$root"
   mount --rbind --make-rslave /dev "$root/dev"
   mount -t proc proc "$root/proc"
@@ -78,8 +78,9 @@ try_package() { # the package
   echo "the package alone trains, stops, and resumes to the same bytes"
 }
 
-# Uses the machine's certificates and pip's settings, and its compiler cache if
-# CCACHE_DIR names one; nothing else of its environment.
+# Clones this repository in the new root and runs README's commands there.
+# The commands get the machine's certificates and pip settings, its compiler
+# cache if CCACHE_DIR names one, and nothing else of its environment.
 clone_and_run() {
   in_root apt-get install -qy --no-install-recommends git ca-certificates
   local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin)
@@ -97,7 +98,7 @@ clone_and_run() {
     mount --bind "$CCACHE_DIR" "$root/mnt/ccache"
     settings+=(CCACHE_DIR=/mnt/ccache)
   fi
-  # Clones to the same path as here, so that the compiler cache's paths fit.
+  # Clone to the path of this repository, so that the compiler cache hits.
   rm -rf "${root:?}/$tree"
   in_root env -i "${settings[@]}" bash -euxc '
     git -c safe.directory="*" clone -q /mnt/source "$0"

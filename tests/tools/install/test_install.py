@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The installed programs train the demo to the same bytes as build/bin: from a
-moved prefix, and from the unpacked Debian package."""
+"""The installed programs train the demo to the same bytes as those in
+build/bin, from a moved prefix and from the unpacked Debian package."""
 
 import hashlib
 import os
@@ -30,7 +30,8 @@ class Install(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def train(self, name, programs, demo):
-        """Returns the digest of the demo's adapter after 5 steps."""
+        """Trains the demo for 5 steps with `programs`. Returns the digest of
+        the adapter."""
         cwd = self.folder / name
         cwd.mkdir()
         environment = {"HOME": str(cwd), "PATH": f"{programs}:/usr/bin:/bin"}

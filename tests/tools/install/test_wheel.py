@@ -37,7 +37,7 @@ class Wheel(unittest.TestCase):
         cls.bin = cls.folder / "venv" / "bin"
         run([cls.bin / "pip", "install", "-q", "--no-index", "--no-deps",
              cls.wheel])
-        # The packages that it depends on come from the project's environment.
+        # The packages that the wheel needs come from the project's environment.
         theirs, = (SOURCE / ".venv" / "lib").glob("python3*/site-packages")
         site, = (cls.folder / "venv" / "lib").glob("python3*/site-packages")
         (site / "dependencies.pth").write_text(f"{theirs}\n")
@@ -103,7 +103,7 @@ class Wheel(unittest.TestCase):
         self.assertTrue(list((self.folder / "stopped").glob("checkpoint-*")))
 
     def test_what_nobody_reads_holds_nothing_up(self):
-        # More than a pipe's buffer.
+        # The output is larger than a pipe's buffer.
         many = ("import json\\n"
                 "for i in range(5000): print(json.dumps({'step': i}))\\n"
                 "print('no row')\\nopen('done', 'w')")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# fresh_root.sh runs this as a user of the installed package; the YAML files of
-# the peers are in /tmp/peers.
+# fresh_root.sh runs this script as a user of the installed package. /tmp/peers
+# has YAML files of axolotl, LLaMA-Factory and TRL.
 set -eux
 cd
 rm -rf demo whole stopped log peers
@@ -19,7 +19,7 @@ qlora train demo/train.yaml --output-dir stopped --resume-from-checkpoint latest
 cmp whole/adapter_model.safetensors stopped/adapter_model.safetensors
 qlora compare whole stopped
 for peer in axolotl llama-factory trl; do
-  # These files name the model and the data by these relative paths.
+  # The YAML files name the model and the data by these relative paths.
   mkdir -p peers/1/2/3/4
   ln -sfn /usr/share/qlora/examples peers/examples
   cp -r /tmp/peers/. peers/1/2/3/4

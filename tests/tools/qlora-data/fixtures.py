@@ -95,7 +95,8 @@ QWEN_TOOLS = """{%- if tools %}
 {%- endif %}
 """
 
-# Drops the thinking of all but the last turn, as some published templates do.
+# This template drops the thinking of all but the last turn, as some published
+# ones do.
 FORGETFUL = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{% if message.role == 'assistant' and loop.last %}{{ '<think></think>' }}"
@@ -104,7 +105,8 @@ FORGETFUL = (
 
 
 def byte_level():
-    """Returns a byte-level BPE with few merges: non-ASCII text is split."""
+    """Returns a byte-level BPE tokenizer with few merges, which splits
+    non-ASCII characters into bytes."""
     from tokenizers import (Tokenizer, decoders, models, pre_tokenizers,
                             trainers)
     tokenizer = Tokenizer(models.BPE())
@@ -119,7 +121,8 @@ def byte_level():
 
 
 def byte_fallback():
-    """Returns a SentencePiece-like BPE: a leading mark, byte fallback."""
+    """Returns a BPE tokenizer like SentencePiece's, with a mark for the leading
+    space and with byte fallback."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers
     pieces = ["<unk>"] + SPECIAL + ["▁"] + list("abcdefghijklmnopqrstuvwxyz")
     pieces += [f"<0x{byte:02X}>" for byte in range(256)]
@@ -211,7 +214,8 @@ class ToolTest(unittest.TestCase):
             capture_output=True, text=True, check=False, **options)
 
     def convert(self, *rows, flags=()):
-        """Returns `rows` as tokens; sets self.summary and self.warnings."""
+        """Converts `rows`. Returns the token file; sets self.summary and
+        self.warnings."""
         self.write_data(*rows)
         done = self.run_tool(*flags)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -220,7 +224,8 @@ class ToolTest(unittest.TestCase):
         return Rows(self.output)
 
     def refusal(self, *rows, flags=()):
-        """Returns the error message; checks for one line, and no file."""
+        """Converts `rows`, which must fail with one line and leave no file.
+        Returns the error message."""
         if rows:
             self.write_data(*rows)
         before = set(os.listdir(self.folder))
@@ -242,5 +247,5 @@ class ToolTest(unittest.TestCase):
 
 
 def chat(*turns):
-    """Returns ("user", "hi"), ... as messages."""
+    """Returns turns, such as ("user", "hi"), as messages."""
     return [{"role": role, "content": content} for role, content in turns]

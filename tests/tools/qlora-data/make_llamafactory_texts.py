@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Writes Inputs/llamafactory-texts.json: conversations as rendered with the
-templates of LLaMA-Factory's own code, of which only the sources are needed.
+"""Writes Inputs/llamafactory-texts.json: conversations as LLaMA-Factory's own
+code renders them with its templates. Needs only its sources.
 
     python3 make_llamafactory_texts.py LLAMA_FACTORY/src
 """
@@ -32,7 +32,7 @@ class Role(str, enum.Enum):
 
 
 class Characters:
-    """A tokenizer whose tokens are characters."""
+    """A tokenizer with a token for each character."""
     bos_token_id, eos_token_id = BOS, EOS
 
     def encode(self, text, add_special_tokens=False):
@@ -48,7 +48,7 @@ def _stub(name, folder=None, **attributes):
 
 
 def _templates(source):
-    """Loads them without torch, transformers and other imports."""
+    """Loads LLaMA-Factory's templates without its imports, such as torch."""
     folder = os.path.join(source, "llamafactory")
     log = types.SimpleNamespace(get_logger=logging.getLogger)
     _stub("llamafactory", folder)

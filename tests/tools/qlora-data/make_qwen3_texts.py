@@ -91,8 +91,8 @@ def render(source, messages, options):
 
 
 def lasts(source, messages, options):
-    """Returns whether every assistant's turn has the same text in the whole
-    conversation as when it was the last message."""
+    """Returns whether every assistant turn has the same text in the complete
+    conversation as it has when it is the last message."""
     text = render(source, messages, options)
     return all(text.startswith(render(source, messages[:end], options))
                for end in range(1, len(messages) + 1)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes Inputs/tokenizers.json: small tokenizers of each kind that models
-have, trained here, in folders like models', and AutoTokenizer's results for
-texts and a conversation. Needs the packages transformers and sentencepiece:
+have, in folders like those of models, and AutoTokenizer's results for texts and
+a conversation. The script trains the tokenizers. Needs the packages
+transformers and sentencepiece:
 
     make_tokenizers.py Inputs/tokenizers.json
 """
@@ -71,7 +72,8 @@ def unigram():
 
 
 def written(model):
-    """Returns vocab.json and merges.txt of a byte-level tokenizer."""
+    """Returns the texts of vocab.json and merges.txt for a byte-level
+    tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         return [open(path, "rb").read() for path in model.save(folder)]
 
@@ -101,7 +103,8 @@ PIECES = {name: sentencepiece.SentencePieceProcessor(
 
 
 def folder(name, model, kind, model_type, **config):
-    """Returns a case: names of files, or JSON."""
+    """Returns a case: the model folder's files by name, each as text or as
+    JSON."""
     names = {"model": ["tokenizer.model"], "json": ["tokenizer.json"],
              "slow": ["vocab.json", "merges.txt"]}[kind]
     files = dict(zip(names, model.split()))

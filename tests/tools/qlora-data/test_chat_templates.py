@@ -16,13 +16,14 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(FOLDER, "..", "..", "..")
 sys.path.insert(0, os.path.dirname(os.path.realpath(TOOL)))
 
-# End-of-turn tokens of these templates; those in NO_END have none.
+# End-of-turn tokens of the templates. The templates in NO_END have none.
 ENDS = tuple("</s> <|im_end|> <|eot_id|> <|eot|> <end_of_turn> <|end|> "
              "<|endoftext|> <|end_of_turn|> <|END_OF_TURN_TOKEN|> <|return|> "
              "<|call|> <|end_of_text|> <｜end▁of▁sentence｜> <|eom|> "
              "[|endofturn|]".split())
 NO_END = ("glm-4", "baichuan-2", "nemotron-mini")
-# These give more than one row, as they render earlier turns differently.
+# (template, conversation): gives several rows, because the template renders
+# earlier turns differently.
 SEVERAL = {
     ("mistral-v3", "system"), ("mistral-v3", "tools"),
     ("mistral-nemo", "system"), ("mistral-nemo", "tools"),
@@ -78,7 +79,8 @@ class ChatTemplatesTest(unittest.TestCase):
                              case.get("marks", []))
 
     def test_what_is_learned(self):
-        """Each answer is labelled once, with its end, and no other text."""
+        """Checks that each answer is labelled once, with its end-of-turn token,
+        and no other text."""
         from qlora_data.masking import Conversation, LossRule, learned_texts
         for case, name, template, row in self.cases():
             if "raises" in case:

@@ -26,15 +26,16 @@ def talk(*calls, content=""):
 
 ROW = {"messages": talk(call())}
 
-# Renders only the first call, without its arguments.
+# This template renders the name of the first call only, without arguments.
 FIRST_NAME = CHATML.replace(
     "+ '<|im_end|>", "+ (message.tool_calls[0].function.name if "
     "message.tool_calls else '') + '<|im_end|>")
-# Like DeepSeek R1's: calls only if the content is none.
+# Like DeepSeek R1's template, this one renders calls only if the content is
+# none.
 ONLY_WITHOUT_CONTENT = CHATML.replace(
     "message['content'] ", "(message['content'] if message['content'] is string"
     " else message.tool_calls[0] | tojson) ")
-# Omits answers of tools and system messages.
+# This template omits answers of tools, and system messages.
 TWO_ROLES = CHATML.replace(
     "{% for message in messages %}", "{% for message in messages if "
     "message.role in ('user', 'assistant') %}")
@@ -62,14 +63,14 @@ class DroppedTest(ToolTest):
                 (TWO_ROLES, {"messages": chat(
                     ("user", "a"), ("tool", "the world"), ("assistant", "b"))},
                  "the content of message 2 (tool)"),
-                # Another message has the same text.
+                # The text of the omitted message is in another message, too.
                 (TWO_ROLES, {"messages": chat(
                     ("user", "a"), ("tool", "18"), ("assistant", "It is 18."))},
                  "the content of message 2 (tool)"),
                 (TWO_ROLES, {"messages": chat(
                     ("system", "hello"), ("user", "hello"),
                     ("assistant", "b"))}, "the content of message 1 (system)"),
-                # The old form of tool_calls.
+                # function_call is an older form of tool_calls.
                 (CHATML, {"messages": [
                     {"role": "user", "content": "a"},
                     {"role": "assistant", "content": "", "function_call": {

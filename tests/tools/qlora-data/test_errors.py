@@ -64,7 +64,8 @@ class BadDataTest(ToolTest):
         whole = self.convert(row).ids[0]
         rows = self.convert(TALK, row, row, flags=["--max-length", "7"])
         self.assertEqual(rows.ids, [whole[:7], whole[:7]])
-        # The conversation's answer comes after its seventh token.
+        # The conversation is dropped: its answer comes after the first seven
+        # tokens.
         self.assertEqual(self.summary["dropped_rows"], 1)
         self.assertEqual(self.summary["truncated_rows"], 2)
         self.assertEqual(self.summary["truncated_tokens"],

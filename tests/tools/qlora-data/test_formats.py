@@ -31,7 +31,7 @@ class FormatsTest(ToolTest):
 
     def refused(self, name, raw, what):
         """Checks that the file `name` is refused as `what`. Returns the
-        suggested command, which leaves its result in the same folder."""
+        suggested command, which writes its result into the same folder."""
         self.data = self.path(name)
         with open(self.data, "wb") as file:
             file.write(raw)
@@ -108,14 +108,15 @@ class FormatsTest(ToolTest):
 
 
 class KindsTest(ToolTest):
-    """Supported kinds of files."""
+    """Tests the supported kinds of files."""
 
     def setUp(self):
         super().setUp()
         self.make_model()
 
     def tokens(self, name, raw=None, flags=()):
-        """Returns the bytes of the tensors of `raw` as a file `name`."""
+        """Converts a file `name` with the content `raw`. Returns the bytes of
+        the tensors."""
         self.data = self.path(name)
         if raw is not None:
             with open(self.data, "wb") as file:
@@ -324,6 +325,7 @@ class KindsTest(ToolTest):
             return [int(line) for line in done.stdout.splitlines()[-2:]]
         peak(3000)
         few, many = peak(3000), peak(24000)
-        # 24,000 rows have 4 MB of tokens and more than 11 MB of text.
+        # The 24,000 rows of `many` have 4 MB of tokens and more than 11 MB of
+        # text.
         for before, after in zip(few, many):
             self.assertLess(after - before, 4 << 10, (few, many))

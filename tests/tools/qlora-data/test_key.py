@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests which changes alter the output of --print-key."""
+"""Tests which changes of data, model and options change the output of
+--print-key."""
 
 import os
 import subprocess
@@ -9,7 +10,8 @@ from fixtures import CHATML, TOOL, ToolTest
 
 
 class KeyTest(ToolTest):
-    """The name of cached rows depends on everything that changes them."""
+    """Checks that the key of cached rows depends on everything that changes the
+    rows."""
 
     def setUp(self):
         super().setUp()

@@ -35,7 +35,8 @@ class MarksTest(ToolTest):
                 ("supervised", False), ("is_target", False), ("label", False),
                 ("weights", [0]), ("assistant_masks", [0, 1]), ("weight", 0.5),
                 ("weight", "0"), ("train", "false"), ("TRAIN", False),
-                # 1 is in the loss for some trainers, out of it for others.
+                # A mask of 1 puts a token into the loss in some trainers, and
+                # takes it out in others.
                 ("mask", 0), ("mask", 1)):
             self.refused({"messages": [USER, said(**{key: value})]}, key, value)
             self.refused({"conversations": [

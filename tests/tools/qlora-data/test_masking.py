@@ -63,7 +63,7 @@ class TurnsTest(ToolTest):
     def test_all_turns(self):
         learned = self.learn(CHATML, PAIRS[:2],
                              ["--assistant-only-loss", "false"])
-        # All but the first token.
+        # All tokens but the first are labelled.
         self.assertEqual(learned, "user\nhello 日本<|im_end|>\n<|im_start|>"
                          "assistant\n é world\n\n<|im_end|>\n")
 
@@ -72,7 +72,8 @@ class TurnsTest(ToolTest):
         rows = self.convert({"messages": chat(("user", "é"),
                                               ("assistant", "日"))})
         end = self.tokenizer.token_to_id("<|im_end|>")
-        # The three bytes of the character and the end of the turn.
+        # The three bytes of the character and the end-of-turn token are
+        # labelled.
         self.assertEqual(self.summary["labelled_tokens"], 4)
         self.assertEqual([i for i in rows.labels[0] if i != -100][-1], end)
 
@@ -81,7 +82,7 @@ class TurnsTest(ToolTest):
         rows = self.convert({"messages": chat(("user", "a"),
                                               ("assistant", "b \n\n"))})
         self.assertEqual(self.learned(rows), ["b \n\n<|im_end|>"])
-        # Conversations have only the template's own special tokens.
+        # The tokenizer adds no special tokens to conversations.
         self.assertTrue(self.decode(rows.ids[0]).startswith("<|im_start|>"))
 
     def test_a_forgetful_template_gives_several_rows(self):
@@ -91,7 +92,7 @@ class TurnsTest(ToolTest):
             "<think></think> é world\n\n<|im_end|>",
             "<think></think>the 😀<|im_end|>",
             "<think></think> é world\n\n<|im_end|>"])
-        # Each answer comes after the text that the model had.
+        # In each row, the answer follows the text that the model had before it.
         self.assertEqual(rows.ids[0], rows.ids[2])
         self.assertIn("assistant\n é world\n\n<|im_end|>",
                       self.decode(rows.ids[1]))
@@ -129,7 +130,8 @@ class TurnsTest(ToolTest):
         self.assertIn(f"warning: {self.data}:2: the chat template drops "
                       "the reasoning of 2 conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
-        # Thinking in a prompt, hidden from the model too, is only a note.
+        # Thinking in a prompt is only counted: the model would not see it,
+        # either.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
         self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)
@@ -161,7 +163,7 @@ class TemplateChoiceTest(ToolTest):
                        "{{ m.content }}{% endgeneration %}{% endfor %}")
 
     def rendered(self, row, flags=()):
-        # These templates omit most of a conversation.
+        # Templates of these tests omit most of a conversation.
         return self.decode(self.convert(row, flags=[
             "--allow-template-drops", "true", *flags]).ids[0])
 
@@ -202,7 +204,8 @@ class TemplateChoiceTest(ToolTest):
 @unittest.skipIf(importlib.util.find_spec("transformers") is None,
                  "transformers, the reference, is not installed")
 class TransformersTest(ToolTest):
-    """Compares ids, and for marked templates the mask."""
+    """Compares ids with transformers, and for templates with marks also the
+    mask."""
 
     def reference(self, messages, tools=None, mask=False):
         from transformers import AutoTokenizer

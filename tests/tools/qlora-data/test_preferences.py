@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Preference pairs, and answers that are desirable or not: every shape of row,
-as token rows."""
+"""Preference pairs, and answers that are desirable or not: the tokens and
+labels of every shape of row."""
 
 import unittest
 
@@ -36,7 +36,7 @@ class PreferencesTest(ToolTest):
                            "rejected": "hello the user"})
         self.assertEqual(self.texts(made), ["hello the world</s>",
                                             "hello the user</s>"])
-        # The blank belongs to the answer.
+        # The space before a word is part of the answer.
         self.assertEqual(self.learned(made), [" world</s>", " user</s>"])
 
     def test_messages_are_learned_whole_as_in_trl(self):
@@ -48,10 +48,12 @@ class PreferencesTest(ToolTest):
         for row in ({"prompt": [USER], **answers},
                     {"chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
-                    # A prompt of another kind repeats the common beginning.
+                    # The prompt is a string, and repeats the messages that both
+                    # answers begin with.
                     {"prompt": "hello", "chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
-                    # So do messages, even if they have more than the prompt.
+                    # `messages` may repeat the prompt, and may have the answer,
+                    # too.
                     {"prompt": "hello", "messages": [USER, said("world")],
                      "chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
@@ -78,7 +80,7 @@ class PreferencesTest(ToolTest):
                            "rejected": [*before, said("the")]})
         self.assertEqual(self.learned(made), ["world<|im_end|>\n",
                                               "the<|im_end|>\n"])
-        # Equal answers still count as answers.
+        # The answers may be equal.
         answer = [*before, said("world")]
         made = self.pairs({"prompt": [USER], "chosen": answer,
                            "rejected": answer})
@@ -92,7 +94,7 @@ class PreferencesTest(ToolTest):
                            "rejected": "the"})
         self.assertEqual(self.learned(made)[:3], [
             "hello world</s>", "hello</s>", "hello world</s>"])
-        # Not if all pairs do.
+        # The prompt is refused if the answers of all pairs repeat it.
         error = self.refusal(
             {"prompt": "2+2=", "chosen": "2+2=4", "rejected": "2+2=5"},
             {"prompt": "hello", "chosen": "hello a", "rejected": "hello b"},
@@ -172,11 +174,12 @@ class PreferencesTest(ToolTest):
                   "rejected": "e"}, "'history' conflicts with"),
                 ({"messages": [USER], "chosen": "a", "rejected": "b"},
                  "'messages' is a list, but its answers are a string"),
-                # The answer would occur twice.
+                # The answer would be in the row twice.
                 ({"messages": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'messages' ends with an "
                  "assistant's turn"),
-                # No prompt, or one of another kind.
+                # There is no prompt, or it is a string and the answers are
+                # messages.
                 ({"system": "a", "question": "b", "chosen": "c",
                   "rejected": "d"}, "without a prompt: there is no 'prompt' "
                  "(it has 'system', 'question'), and 'chosen' and 'rejected' "
@@ -200,17 +203,17 @@ class PreferencesTest(ToolTest):
                 ({"prompt": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'prompt' ends with an "
                  "assistant's turn"),
-                # Answers with the same beginning by chance.
+                # The answers have the same beginning by chance.
                 ({"chosen": "Green.", "rejected": "Grey."},
                  "it has the answers alone"),
                 ({"ask": "Which colour?", "chosen": "a b c",
                   "rejected": "a b d"}, "--dataset-columns prompt=ask"),
-                # Empty cells of CSV.
+                # Empty cells of CSV are empty strings.
                 ({"prompt": " ", "chosen": "c", "rejected": "d"},
                  "a preference row whose 'prompt' is empty"),
                 ({"instruction": "", "chosen": "c", "rejected": "d"},
                  "a preference row whose 'instruction' is empty"),
-                # The prompt would be labelled.
+                # The prompt would be labelled as part of the answers.
                 ({"prompt": "a b", "chosen": "a b c", "rejected": "a b d"},
                  "'chosen' and 'rejected' begin with 'prompt', which would be "
                  "in the loss"),

@@ -27,8 +27,9 @@ def training_source():
 
 
 def own_template(opens_thinking=False):
-    """Returns a template that renders what Qwen3's own one does: ours, with
-    its dropping of earlier thinking restored. transformers' texts check it."""
+    """Returns a template that renders like Qwen3's own: the training template,
+    changed to drop earlier thinking. It is checked with the texts of
+    transformers."""
     source = training_source()
     for ours, own in (
             ("{%- set talk = namespace(has_question=false) %}",
@@ -46,7 +47,7 @@ def own_template(opens_thinking=False):
 
 
 class TextsTest(ToolTest):
-    """Compares complete texts, without a tokenizer."""
+    """Compares rendered texts, without a tokenizer."""
 
     @classmethod
     def setUpClass(cls):
@@ -109,7 +110,7 @@ class TextsTest(ToolTest):
 
 
 class ChoiceTest(ToolTest):
-    """Which template is used, and what is labelled with it."""
+    """Tests which template is used, and what is labelled with it."""
 
     def learn(self, template, messages, flags=(), **row):
         self.make_model(template)
@@ -159,7 +160,8 @@ class ChoiceTest(ToolTest):
             + "two<|im_end|>"))
 
     def test_prompt_that_opens_the_thinking(self):
-        """Qwen3 2507 that always thinks: the prompt ends with <think>."""
+        """Tests the Qwen3 2507 models that always think: their prompt ends with
+        <think>."""
         learned = ("well\n</think>\n\nhi<|im_end|>"
                    "\n</think>\n\nbye<|im_end|>")
         own = own_template(opens_thinking=True)

@@ -86,7 +86,7 @@ class FormTest(ToolTest):
     def test_a_row_of_two_forms_that_are_named_is_refused(self):
         self.make_model(CHATML)
         both = ["--row-format", "alpaca", "--row-format", "text"]
-        # The form of tatsu-lab/alpaca.
+        # Rows of tatsu-lab/alpaca also have a `text`.
         row = {**CITY, "text": "Name a city. Lisbon"}
         self.convert(CITY, {"text": "hello world"}, flags=both)
         error = self.refusal(CITY, row, flags=both)

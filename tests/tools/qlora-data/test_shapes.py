@@ -19,7 +19,7 @@ class PlainTextTest(ToolTest):
         self.make_model()
         rows = self.convert({"text": "hello 日本"})
         self.assertEqual(self.decode(rows.ids[0]), "hello 日本</s>")
-        # No token precedes the first one, so it is no target.
+        # The first token has no label: no token precedes it.
         self.assertEqual(rows.labels[0], [-100] + rows.ids[0][1:])
         self.assertEqual(self.summary["labelled_tokens"],
                          len(rows.ids[0]) - 1)
@@ -59,7 +59,7 @@ class PlainTextTest(ToolTest):
     def test_byte_fallback_completion(self):
         self.make_model(tokenizer=byte_fallback())
         rows = self.convert({"prompt": "a 日", "completion": "é😀"})
-        # 2 bytes of é, 4 of the emoji, and the end token.
+        # Labelled are 2 bytes of é, 4 bytes of the emoji, and the end token.
         self.assertEqual(self.summary["labelled_tokens"], 7)
         self.assertEqual(rows.labels[0][:-7], [-100] * (len(rows.ids[0]) - 7))
 

@@ -32,7 +32,8 @@ class ShowTest(ToolTest):
 
 
 class SameTokensTest(ShowTest):
-    """What is shown is what conversion writes, and the file shows the same."""
+    """Checks that the shown tokens are those that the conversion writes, and
+    that showing the written file gives the same."""
 
     def check(self, *rows, flags=()):
         made = self.convert(*rows, flags=flags)

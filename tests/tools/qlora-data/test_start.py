@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Everything around the rows: help without packages, the Python that has them,
-progress, and several processes."""
+"""Tests everything around the rows: help without packages, the search for a
+Python with packages, progress, and several processes."""
 
 import json
 import os
@@ -19,8 +19,8 @@ CLEAN = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 
 class PythonTest(ToolTest):
-    """A copy of the tool in a separate repository without .venv, run by a
-    Python without packages (-S hides them)."""
+    """Runs a copy of the tool in a folder without .venv, in a Python without
+    packages (-S hides them)."""
 
     def setUp(self):
         super().setUp()
@@ -81,7 +81,7 @@ class PythonTest(ToolTest):
         done = self.run_bare()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.used(), "good\n")
-        # Usage errors are not printed by two Pythons.
+        # A usage error is printed once, not by two Pythons.
         self.write_data({"prompt": "x"})
         self.assertEqual(self.run_bare().stderr.count("\n"), 1)
 
@@ -163,7 +163,7 @@ class ProgressTest(ToolTest):
         try:
             while part := os.read(parent, 4096):
                 text += part
-        except OSError:  # the other end of the terminal has closed
+        except OSError:  # the terminal is closed
             pass
         os.close(parent)
         self.assertEqual(process.wait(), 0)
@@ -174,7 +174,7 @@ class ProgressTest(ToolTest):
 
 
 class WorkersTest(ToolTest):
-    """A file of more than a mebibyte is distributed over processes."""
+    """Tests files of more than 1 MiB, which are distributed over processes."""
 
     def setUp(self):
         super().setUp()
@@ -197,7 +197,8 @@ class WorkersTest(ToolTest):
         self.assertGreater(json.loads(files[0][1])["truncated_rows"], 100)
 
     def start(self, *flags):
-        """Returns the running tool on a long file, and its workers."""
+        """Starts the tool on a long file. Returns its process and its
+        workers."""
         self.write_data(*self.rows * 10)
         process = subprocess.Popen(
             [sys.executable, TOOL, "--tokenizer", self.model, "--input",
@@ -259,7 +260,7 @@ class WorkersTest(ToolTest):
 
     def test_a_signal_while_writing_leaves_no_part(self):
         self.write_data(*self.rows)
-        # Ends the process at the point where the bytes would go to the disk.
+        # The process ends when it would write the bytes to the disk.
         program = (
             "import os, signal, sys; from qlora_data import main, safetensors\n"
             "def stop(file):\n"

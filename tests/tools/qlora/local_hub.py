@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A local Hugging Face hub, with the functions that huggingface_hub needs:
-repositories are folders, each with one commit."""
+"""A local server that answers like the Hugging Face hub, as far as
+huggingface_hub needs. Its repositories are folders, each with one commit."""
 
 import base64
 import hashlib
@@ -14,9 +14,9 @@ COMMIT = "1234567890abcdef1234567890abcdef12345678"
 
 
 class Hub:
-    """`folders` is keyed by repository, as "org/name". `requests` lists the
-    requests, `gated` the unreadable repositories. The token hf_right
-    identifies "me", who may write."""
+    """The server. `folders`: the folder of each repository "org/name".
+    `requests`: all requests so far. `gated`: the repositories that cannot be
+    read. The token hf_right identifies "me", who may write."""
 
     def __init__(self, folders):
         self.folders = folders
@@ -43,7 +43,7 @@ class Hub:
         self.server.server_close()
 
     def fetched(self):
-        """Returns the names of files whose contents were requested."""
+        """Returns the names of the files that were downloaded."""
         return sorted(path.rsplit("/", 1)[1] for method, path in self.requests
                       if method == "GET" and "/resolve/" in path)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The rows of a step and the batch from the search for a plan, from the
-command to the losses of a run."""
+"""--global-batch-size and --auto-find-batch-size, from the command to the
+losses of a run."""
 
 import json
 import re
@@ -15,7 +15,7 @@ class BatchTest(QloraTest):
              "--disable-pass=rematerialize"]
 
     def found(self, *words):
-        """Returns the program's batch, from its plan."""
+        """Compiles a program. Returns its batch, from the plan."""
         plan = self.run_qlora("plan", MODEL, DATA, *self.words,
                               "--auto-find-batch-size", *words)
         return int(re.search(r"micro-batch (\d+) x 64", plan.stdout)[1])
@@ -27,7 +27,8 @@ class BatchTest(QloraTest):
         most = int(re.search(r"\((\d+) bytes\)", refused.stderr)[1])
         self.assertEqual(self.found(f"--memory-limit={most}B"), 4)
         self.assertEqual(self.found(f"--memory-limit={most - 1}B"), 2)
-        # The answer depends on the ranks, and so does its key.
+        # The batch depends on the number of ranks, and so does the program's
+        # key in the cache.
         share = (f"--memory-limit={most}B", "--global-batch-size=4")
         self.assertEqual(self.found(*share), 4)
         self.assertEqual(self.found(*share, "--gpus=2"), 2)
@@ -86,7 +87,8 @@ class PlanTest(QloraTest):
         parts = [bytes for name, bytes in rows.items()
                  if name.startswith("    ")]
         self.assertGreater(saved, whole / 2)
-        # All live values at the peak; the rest is lost in packing.
+        # The parts are the live values at the peak. The rest of `whole` is lost
+        # in packing.
         self.assertLessEqual(sum(parts), whole * 1.02)
         self.assertGreater(sum(parts), whole * 0.8)
 

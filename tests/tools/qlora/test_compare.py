@@ -46,7 +46,7 @@ class CompareTest(QloraTest):
         for name in os.listdir(sessions):
             with open(f"{sessions}/{name}/metrics.jsonl") as file:
                 lines = [json.loads(line) for line in file]
-            self.assertEqual(len(lines), 13, name) # each step, and the end
+            self.assertEqual(len(lines), 13, name)  # 12 steps, the end
             losses.add(lines[0]["loss"])
             with open(f"{sessions}/{name}/environment.json") as file:
                 self.assertEqual(json.load(file)["ranks"], 1)

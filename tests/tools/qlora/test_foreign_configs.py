@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Files of axolotl, LLaMA-Factory and TRL: their keys have the same effect
-here, or are refused by name."""
+"""Configuration files of axolotl, LLaMA-Factory and TRL: their keys have the
+same effect in qlora, or are refused by name."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class ForeignTest(QloraTest):
         return path
 
     def options(self, text, *words):
-        """Returns the options that the tools would get, and the notes."""
+        """Returns the options that qlora passes to its tools, and its notes."""
         self.own_cache()
         done = self.run_qlora("train", self.write(text), "--dry-run", *words)
         found = {}
@@ -58,7 +58,7 @@ class ForeignTest(QloraTest):
 
 
 class DefaultsTest(ForeignTest):
-    """Defaults of keys that a file leaves out."""
+    """Tests the defaults of keys that a file leaves out."""
 
     def test_llama_factory(self):
         text = LLAMA + f"train_file: {DATA}\n"
@@ -101,7 +101,8 @@ class DefaultsTest(ForeignTest):
             "lora-dropout": "0.05", "assistant-only-loss": "false",
             "lora-target-modules": '["q_proj","v_proj"]'})
         for objective in ("dpo", "kto", "orpo"):
-            # Dropout is off in preference training.
+            # Preference training turns dropout off, so the default is not
+            # passed on.
             for text, words in ((f"{TRL}rl: {objective}\n", ()),
                                 (TRL, (f"--rl={objective}",))):
                 self.assert_options(text, {"learning-rate": "1e-06"}, *words)
@@ -118,7 +119,8 @@ class DefaultsTest(ForeignTest):
                       self.refusal(TRL + "max_length: null\n"))
 
     def test_null_of_transformers(self):
-        # TrainingArguments clip only if a number is given.
+        # transformers' TrainingArguments clip only if max_grad_norm is a
+        # number.
         for head in (TRL, LLAMA + f"train_file: {DATA}\n"):
             self.assert_options(head + "max_grad_norm: null\n",
                                 {"max-grad-norm": "0.0"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Models named as on the Hugging Face hub."""
+"""Tests models that are named as on the Hugging Face hub."""
 
 import json
 import os
@@ -19,7 +19,7 @@ class HubTest(QloraTest):
             with open(os.path.join(self.source, name), "w",
                       encoding="utf-8") as file:
                 file.write("not wanted")
-        # Some repositories contain the same weights twice.
+        # Some repositories contain the weights a second time, in a subfolder.
         os.mkdir(self.source + "/original")
         shutil.copy(MODEL + "/model.safetensors", self.source + "/original")
         self.hub = Hub({NAME: self.source})
@@ -32,7 +32,8 @@ class HubTest(QloraTest):
                                 HF_HUB_DISABLE_XET="1")
 
     def snapshot(self, cache=None, revision="main"):
-        """Creates the model in a cache, with huggingface_hub's layout."""
+        """Creates a snapshot of the model in a cache, in huggingface_hub's
+        layout."""
         model = os.path.join(cache or self.cache, "models--demo--tiny")
         folder = os.path.join(model, "snapshots", COMMIT)
         os.makedirs(os.path.dirname(os.path.join(model, "refs", revision)))
@@ -136,7 +137,7 @@ class CacheTest(HubTest):
 
     def test_a_folder_that_is_nearly_so_called_is_named(self):
         shutil.copytree(MODEL, os.path.join(self.folder, "tiny-qwen3"))
-        # The hub is queried after that.
+        # After this message, qlora queries the hub.
         self.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
         self.assertTrue(self.refused("tiny-qwem3", DATA).startswith(
             "qlora: 'tiny-qwem3' is not a local folder; did you mean "

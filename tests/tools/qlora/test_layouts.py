@@ -56,7 +56,7 @@ class LayoutsTest(QloraTest):
         compiler, runner = self.commands("--device-map=auto", "--gpus=2",
                                          "--global-batch-size=8")
         self.assertLessEqual({"--device-map=auto", "--ranks=2"}, set(compiler))
-        # Both ranks have the same rows.
+        # Both ranks have the same rows: they are the stages of a pipeline.
         self.assertIn("--global-batch-size=8", runner)
         done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto",
                               "--gpus=2")
@@ -97,7 +97,7 @@ class LayoutsTest(QloraTest):
         compiler, runner = self.commands(*AUTO, *machines)
         self.assertLessEqual(told, set(compiler))
         self.assertFalse(told & set(runner))
-        # The layout is chosen for the GPU in the question.
+        # The layout is chosen for the GPU that --simulate names.
         compiler, runner = self.commands(*AUTO, *machines,
                                          "--simulate=h200")
         self.assertIn("--device-profile=h200", compiler)

@@ -10,7 +10,7 @@ import sys
 from local_hub import Hub
 from test_qlora import DATA, MODEL, SMALL, QloraTest
 
-# Runs in qlora-data's Python, which has huggingface_hub.
+# This script runs in the Python of qlora-data, which has huggingface_hub.
 READ_CARD = """
 import json, sys
 from huggingface_hub import ModelCard
@@ -59,7 +59,7 @@ class CardTest(QloraTest):
             with open(self.folder + "/a/README.md", "rb") as file:
                 texts.append(file.read())
         self.assertEqual(*texts)
-        # The folder's last name, without a path.
+        # base_model is the name of the folder, without its path.
         self.assertEqual(self.card()[0]["base_model"], "model")
 
     def test_names_are_text(self):

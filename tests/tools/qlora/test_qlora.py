@@ -21,7 +21,8 @@ SMALL = ["--max-length=64", "--per-device-train-batch-size=4", "--lora-r=2",
 
 
 class QloraTest(unittest.TestCase):
-    """A class's tests share its programs, so that few are compiled."""
+    """The tests of a class share a cache of programs, so that few are
+    compiled."""
 
     @classmethod
     def setUpClass(cls):
@@ -65,7 +66,7 @@ class TrainTest(QloraTest):
         self.assertIn("qlora: the program is cached", second.stderr)
         self.assertNotIn("compiling", second.stderr)
         self.assertEqual(self.adapter("a"), self.adapter("b"))
-        # A truncated program is not used.
+        # qlora compiles again instead of using a truncated program.
         program, = (os.path.join(programs, name)
                     for name in os.listdir(programs) if name.endswith(".so"))
         with open(program, "r+b") as file:
@@ -111,7 +112,8 @@ class TrainTest(QloraTest):
         self.assertEqual(pasted, self.adapter("with space's"))
 
     def test_the_first_pattern_counts(self):
-        """PEFT has the same rule, and adapter_config.json keeps the order."""
+        """The first pattern that matches counts, as in PEFT, and
+        adapter_config.json keeps their order."""
         lines = ("lora_rank_pattern:\n  q_proj: 3\n"
                  "  layers.0.self_attn.q_proj: 5\n")
         with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:
@@ -220,7 +222,7 @@ class OtherCommandsTest(QloraTest):
                                   ("nf4", "bf16") for batch in "14"
                                   for rank in "28"})
         self.assertEqual({row[-1] for row in rows}, {"rtx4090"})
-        # The plan is that of the program that would be compiled.
+        # `qlora memory` plans the program whose plan `qlora plan` prints.
         plan = self.run_qlora("plan", MODEL, DATA, "--max-length=64",
                               "--per-device-train-batch-size=4", "--lora-r=2",
                               "--load-in-4bit", "--step-packing=false",
@@ -229,7 +231,8 @@ class OtherCommandsTest(QloraTest):
                              "--per-device-train-batch-size=4")
         total, = (line.split() for line in plan.splitlines()
                   if line.split()[:1] == ["total"])
-        # On a CPU the process's memory counts too: runtime/Base/HostMemory.h.
+        # On a CPU, `qlora memory` also counts the process's own memory
+        # (runtime/Base/HostMemory.h).
         self.assertEqual(row[5], "MiB")
         self.assertGreater(float(row[4]), float(total[1]))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The targets of qlora, and what it refuses before it compiles.
+"""Tests the target that qlora chooses, and what it refuses before it compiles.
 
-A GPU is one of the software CUDA platform (tests/cuda), or there is none.
+GPUs are those of the software CUDA platform (tests/cuda), or there are none.
 Compilers that only record their calls show that nothing was compiled.
 """
 
@@ -25,12 +25,12 @@ class TargetTest(QloraTest):
         self.own_cache()
 
     def show_gpus(self, devices="sm_90:4096", **variables):
-        """Shows GPUs to the programs that run from now on."""
+        """Makes GPUs visible to the programs that run from now on."""
         self.environment.update(LD_LIBRARY_PATH=self.platform,
                                 QLORA_TEST_CUDA_DEVICES=devices, **variables)
 
     def add_nvcc(self):
-        """Adds a compiler to PATH; real ones may be elsewhere on it."""
+        """Puts an nvcc first on PATH, which may have a real one, too."""
         folder = os.path.join(self.folder, "nvcc-folder")
         os.makedirs(folder, exist_ok=True)
         os.symlink(HOST_NVCC, os.path.join(folder, "nvcc"))
@@ -58,7 +58,8 @@ class TargetTest(QloraTest):
 
 class ChoiceTest(TargetTest):
     def chosen(self, *words, command="train"):
-        """Returns the compiler's --target and --cuda-arch, and the output."""
+        """Runs a command. Returns the --target and --cuda-arch that qloracc
+        gets, and the output."""
         shown = self.run_qlora(command, MODEL, DATA, *SMALL, *words,
                                "--dry-run")
         compile_words = shown.stdout.splitlines()[1].split()
@@ -84,7 +85,7 @@ class ChoiceTest(TargetTest):
         self.show_gpus("sm_100:64,sm_80:64,sm_100:64")
         self.assertEqual(self.chosen()[0],
                          ["--target=cuda", "--cuda-arch=80,100"])
-        # For another architecture the program differs.
+        # --cuda-arch compiles for other architectures than this machine's.
         self.assertEqual(self.chosen("--cuda-arch", "89", "compute_80")[0],
                          ["--target=cuda", "--cuda-arch=89,compute_80"])
 
@@ -171,7 +172,7 @@ class CheckTest(TargetTest):
                 self.assertIn(message, done.stderr)
                 self.assertNotIn("compiling", done.stderr)
                 self.assertFalse(self.has_compiled())
-        # Correct input is compiled.
+        # Input without mistakes is compiled.
         done = self.run_qlora("train", MODEL, DATA, *SMALL, code=1,
                               program=program)
         self.assertIn("qlora: compiling", done.stderr)
@@ -196,7 +197,8 @@ class CheckTest(TargetTest):
                                   code=1)
             self.assertIn(message, done.stderr)
             self.assertEqual(done.stdout, "")
-        # Commands for another machine, or for a folder in use.
+        # A dry run may be for another machine, or for an output folder that is
+        # in use.
         os.mkdir(self.folder + "/taken")
         with open(self.folder + "/taken/mine", "w", encoding="utf-8"):
             pass

@@ -7,13 +7,12 @@
                     [--name TEXT] [--run JSON]
 
 * the page is one file without external references, and has the plan of the
-  JSON; TEXT, as a tensor's name, is only data in it;
-* its head describes the run as the options and entries do, and has what JSON
-  has; everything drawn has a plain name and a colour;
-* in page and snapshot no two buffers share a byte at a time, and the arenas
-  are as large as the plan says;
-* the page's peak, its categories and its collectives are those of the plan;
-* a step takes as long as qlora-run predicts (run.json is its output).
+JSON; TEXT, as a tensor's name, is only data in it; * its head describes the run
+as the options and entries do, with the values of the JSON; everything that is
+drawn has a plain name and a colour; * in page and snapshot no two buffers share
+a byte at a time, and the arenas are as large as the plan says; * the page's
+peak, its categories and its collectives are those of the plan; * a step takes
+as long as qlora-run predicts (run.json is its output).
 """
 
 import argparse
@@ -24,13 +23,13 @@ import math
 import pickle
 import re
 
-# Elements of the page, for any tensor names.
+# Number of these elements in the page, which tensor names must not change.
 ELEMENTS = {"script": 2, "style": 1, "h1": 1}
 OUTSIDE = ("src", "href", "srcset", "action", "data", "poster", "background")
 
 
 class Page(html.parser.HTMLParser):
-    """The page as a browser would parse it."""
+    """Parses the page as a browser does."""
 
     def __init__(self, text):
         super().__init__()
@@ -54,7 +53,7 @@ class Page(html.parser.HTMLParser):
 
 
 class Arena:
-    """Ranges in use; fails if a byte is used twice."""
+    """The byte ranges in use. Fails if a byte is used twice at a time."""
 
     def __init__(self):
         self.starts, self.ends, self.top = [], [], 0
@@ -96,7 +95,8 @@ def by_command(buffers, key, commands):
 
 
 def replay(data, entry):
-    """Returns the arenas' heights, and the first command at the peak."""
+    """Replays an entry. Returns the heights of the arenas, and the first
+    command at the peak."""
     commands, buffers = len(entry["commands"]["queue"]), entry["buffers"]
     first = by_command(buffers, "first", commands)
     last = by_command(buffers, "last", commands)
@@ -139,7 +139,8 @@ def check_entry(data, entry, planned, buckets):
                 zip(buffers["bytes"], buffers["category"])
                 if data["categories"][category] == "saved")
     assert saved == planned["saved_bytes"], saved
-    # Weights that recomputed ops read are decoded, not recomputed.
+    # The weights that recomputed ops read have the category of decoded weights,
+    # not of recomputed values.
     kinds = {data["categories"][category] for label, category in
              zip(buffers["label"], buffers["category"])
              if data["texts"][label].endswith("_proj.weight")}

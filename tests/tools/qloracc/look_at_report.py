@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Screenshots of a report's page in headless Chromium, for inspection.
+"""Makes screenshots of a report's page in headless Chromium, for inspection.
 
     look_at_report.py plan.html -o FOLDER [--chromium PROGRAM]
 
@@ -23,10 +23,11 @@ import sys
 import tempfile
 
 WIDTHS = (1400, 400)
-SCHEMES = {"dark": 0, "light": 1}  # Chromium's numbers
-TALLEST = 16000  # pixels; longer tables are cut off
+SCHEMES = {"dark": 0, "light": 1}  # as Chromium numbers them
+TALLEST = 16000  # pixels; the rest is cut off
 
-# First and last in the page: collect errors, and measure the layout.
+# LISTEN, first in the page, collects errors. MEASURE, last in the page,
+# measures the layout.
 LISTEN = """<script>window.failures = [];
 addEventListener('error', (e) => failures.push(e.message));</script>"""
 MEASURE = """<script>
@@ -63,7 +64,8 @@ requestAnimationFrame(() => setTimeout(() => {
     outside: outside.map((e) => `${e.tagName} ${e.id || e.className}`),
   }), '*');
 }, 100));</script>"""
-# A window is at least 500 pixels wide, a frame can be narrower.
+# The page is in a frame, since windows of Chromium are at least 500 pixels
+# wide.
 FRAME = """<!doctype html><title></title><script>
 addEventListener('message', (e) => { document.title = e.data; });</script>
 <iframe src="page.html" style="width: %dpx; height: 1000px; border: 0">"""

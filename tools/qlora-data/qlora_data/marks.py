@@ -43,7 +43,7 @@ _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
 _NOT = {"no", "not", "non", "never", "without", "dont"}
 # Words that are marks only if the value is true or false.
 _MAYBE = {"label", "target", "include", "included"}
-# Words of keys about other turns than the assistant's, or only about some turns.
+# Words of keys about turns of others than the assistant, or about some turns.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
            "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",

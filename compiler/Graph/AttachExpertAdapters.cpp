@@ -87,7 +87,7 @@ static StringRef moduleOf(WeightedMatmul product) {
 }
 
 /// Returns whether the files have a linear per expert, which all-linear
-/// includes. Experts in one tensor are a parameter and not a linear.
+/// includes. If one tensor has all experts, it is a parameter and not a linear.
 static bool isMadeOfLinears(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(

@@ -102,7 +102,8 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
     if (operand.getDefiningOp() == producer &&
         !readsSameRow(cast<OpResult>(operand), map))
       return false;
-  // The fused op's first results are kept ones, and its first must be full.
+  // Results with other readers come first in the fused op, and the first result
+  // of a row op must be full.
   SmallVector<OpResult> kept = resultsReadBeside(producer, consumer);
   if (!kept.empty() && producer.isScalarResult(kept[0].getResultNumber()))
     return false;

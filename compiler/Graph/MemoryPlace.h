@@ -21,7 +21,7 @@ struct MemoryPlace {
 /// Returns the bytes from the matrix's first element to its last.
 int64_t spanBytes(mlir::RankedTensorType type, int64_t stride);
 
-/// Returns the place of `part` in a whole that is at `whole`.
+/// Returns the place of `part.part`, given the place of `part.whole`.
 MemoryPlace placeWithin(const MemoryPlace &whole,
                         const model::MemoryRange &part);
 

@@ -93,7 +93,7 @@ public:
 
   void findCandidates(bool withFirstZone, bool onlyCrossing);
   void measure(int64_t weightRanks);
-  /// Keeps the values that are worth copying, zone by zone.
+  /// Sorts candidates by priority; with `onlyHidden`, drops exposed copies.
   void choose(bool onlyHidden);
   void insert();
 
@@ -235,7 +235,8 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
-/// Keeps values, in order, whose copies fit into the rest of `room` seconds.
+/// Erases values whose copies do not fit into what earlier values leave of
+/// `room` seconds.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
   DenseMap<Value, double> seconds; // by the first value of a group
@@ -305,7 +306,7 @@ void ActivationCopies::insertZone(unsigned zone, ArrayRef<Candidate> values) {
   }
 }
 
-/// Inserts fetches in the order in which they are read.
+/// Inserts all copies. Fetches are in the order of their first readers.
 void ActivationCopies::insert() {
   for (auto &[zone, values] : ofZones) {
     llvm::stable_sort(values, [](const Candidate &a, const Candidate &b) {

@@ -95,8 +95,8 @@ private:
   int64_t stayingBytes = 0, keptBytes = 0; ///< within the limit `room`
 };
 
-/// Selects weights up to `room` bytes, evenly spread over the layers. So each
-/// layer transfers about as much, and overlaps with the layer before.
+/// Selects weights of up to `room` bytes, spread evenly over the layers: each
+/// layer then transfers about as many bytes, while the previous layer computes.
 class Spread {
 public:
   Spread(int64_t room, int64_t all)

@@ -99,8 +99,7 @@ Value PowerSgdReduction::read(OpBuilder &b, FlatKind kind,
                         tensor.parameter, /*statistics=*/false, tensor.row);
 }
 
-/// Returns a tensor's gradient as one column, so that a bucket's can be
-/// stacked.
+/// Returns a tensor's gradient as one column, so that gradients can be stacked.
 Value PowerSgdReduction::readExact(OpBuilder &b,
                                    const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(), type(b, tensor.elements(), 1),

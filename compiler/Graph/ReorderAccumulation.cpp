@@ -83,8 +83,8 @@ static SmallVector<WeightedMatmul> findThin(WeightedMatmul wide,
   return found;
 }
 
-/// Returns whether the op can be placed after `first`, with the ops of its
-/// operands except the sum: none of them may read a thin matmul.
+/// Returns whether `op` can be moved after `first`, with the ops that compute
+/// its operands except `sum`: none of these ops may be one of `thin`.
 static bool canFollow(Operation *op, Value sum, Operation *first,
                       ArrayRef<WeightedMatmul> thin) {
   return llvm::all_of(op->getOperands(), [&](Value operand) {
@@ -98,8 +98,9 @@ static bool canFollow(Operation *op, Value sum, Operation *first,
   });
 }
 
-/// Moves the matmuls after the first one, in order, without accumulators, and
-/// returns the last. Returns null and changes nothing if one reads another.
+/// Moves all matmuls directly after the first, in order, and removes their
+/// accumulators. Returns the last matmul. Returns null and changes nothing if a
+/// matmul reads another.
 static Operation *gather(ArrayRef<WeightedMatmul> thin) {
   WeightedMatmul first = *llvm::min_element(
       thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });

@@ -82,7 +82,7 @@ static RankedTensorType pieceOf(RankedTensorType table, int64_t shards) {
 }
 
 /// Replaces `op` by ops on a shard. Returns false and changes nothing if these
-/// need more data for the rows of all ranks than the whole table.
+/// ops' results for all ranks' rows have more bytes than the table.
 static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
                    bool always) {
   RankedTensorType type = pieceOf(parameter.getTensorType(), shards);

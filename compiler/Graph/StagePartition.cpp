@@ -144,7 +144,8 @@ private:
 };
 } // namespace
 
-/// Places a layer on the stage of the weights that it reads from files.
+/// Returns the stage of each layer: the device that the map gives to the
+/// layer's weights in files.
 static FailureOr<SmallVector<int64_t>>
 followMap(ModuleOp module, func::FuncOp function, int64_t layers,
           const StagePartitionOptions &options) {

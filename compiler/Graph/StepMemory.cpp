@@ -35,7 +35,7 @@ static auto outsideOf(Operation *op) {
 // Properties of ops
 //===----------------------------------------------------------------------===//
 
-/// Returns true for a result of which its op writes every element.
+/// Returns whether the op that computes `value` writes every element of it.
 static bool isWritten(Value value) {
   return isa_and_nonnull<LibraryOp, RowOp>(value.getDefiningOp());
 }
@@ -205,10 +205,10 @@ bool StepMemory::canMakeAt(OpResult value, Operation *op,
   return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
     if (use.op == op || !use.memory.overlaps(memory))
       return false;
-    // Later uses find the value there, as they should.
+    // A use after `op` must find the new value.
     if (op->isBeforeInBlock(use.read ? use.read.getDefiningOp() : use.op))
       return false;
-    // Uses before the value is made are not affected.
+    // A use before `maker` finds the old value.
     if (!use.read)
       return !use.op->isBeforeInBlock(maker);
     if (use.op != maker)

@@ -86,8 +86,8 @@ public:
 
   // For passes that change the step. These read only the ops.
 
-  /// Returns true if the op that makes `value` could write it into a range of a
-  /// wider value, and it is not part of one yet.
+  /// Returns whether the op that computes `value` could write it into a range
+  /// of a wider value. False if `value` is part of one already.
   static bool canBecomePart(mlir::Value value);
   /// Returns true if the backward reads `value`: its memory, a sum that
   /// continues it there, or its copy in host memory.

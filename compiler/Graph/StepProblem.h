@@ -17,7 +17,7 @@ struct StepProblem {
   RecomputeProblem problem;
   /// The MLIR op of each entry of problem.ops.
   llvm::SmallVector<mlir::Operation *> ops;
-  /// Entries before this one are the forward.
+  /// Number of forward ops, which come first.
   unsigned forwardOps = 0;
 };
 

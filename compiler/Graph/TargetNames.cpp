@@ -133,7 +133,7 @@ static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
     return llvm::any_of(paths, [&](auto &path) { return isNamed(path, name); });
   };
   if (named.empty()) {
-    // attach-expert-adapters and checkOthers() report these.
+    // attach-expert-adapters and checkOthers() report such names.
     if (isElsewhere(modules.experts) || isElsewhere(modules.others) ||
         llvm::any_of(modules.experts, [&](StringRef path) {
           return isNamed(path.rsplit('.').first.str(), name);

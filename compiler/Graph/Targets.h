@@ -33,14 +33,14 @@ public:
   /// Returns true if the module at `path` gets an adapter.
   bool matches(const std::string &path) const;
 
-  /// Returns a number of layers_to_transform that no path of the listed names
-  /// has; nullopt if there is none.
+  /// Returns a layer of layers_to_transform in which none of `paths` has a
+  /// listed name; nullopt if there is no such layer.
   std::optional<int64_t>
   findUnmatchedLayer(const std::vector<std::string> &paths) const;
 
   /// Returns true for "all-linear".
   bool isAllLinear() const { return all; }
-  /// Returns the names of a list, in its order; empty for the other forms.
+  /// Returns the names if the targets are a list, in order; else empty.
   const std::vector<std::string> &getNames() const { return suffixes; }
 
 private:

@@ -12,8 +12,8 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Returns the new p and states: from a row op, from an op that calls a kernel
-/// (with the same operands), or from what the optimizer builds.
+/// Returns the new p and states: results of a row op, of a train.update (with
+/// the same operands), or of the ops from Optimizer::build.
 static SmallVector<Value> updateOf(OpBuilder &b, const UpdatePiece &piece,
                                    ArrayRef<Value> operands) {
   const Optimizer &optimizer = *piece.kind.optimizer;

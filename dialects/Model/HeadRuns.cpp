@@ -16,7 +16,7 @@ using namespace qlora::model;
 
 namespace {
 
-/// Grouping of query heads into runs of equal size, an equal number per rank.
+/// Groups query heads into runs of equal size, with as many runs on each rank.
 /// If heads do not divide evenly, runs repeat their last head, and whole runs
 /// are repeated. The copies' results are unused, so they get no gradient.
 struct HeadRuns {

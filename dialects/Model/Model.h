@@ -104,9 +104,10 @@ struct OutsideMemory {
   /// The symbol of a parameter, or the name of an input, a result or a
   /// statistic; null: a flat arena.
   mlir::Attribute name;
-  /// First row and number of rows of a flat arena or a parameter; in the state
-  /// arena, both count bytes. Row 0 of a flat arena is the first parameter's.
-  /// If `rows` is 0, the memory is all of it, with an arena's statistics row.
+  /// First row and number of rows in a flat arena or a parameter; in the state
+  /// arena, both count bytes. Row 0 of an arena follows the statistics row.
+  /// With `rows` 0, the whole parameter, or the whole arena with its statistics
+  /// row.
   int64_t row = 0, rows = 0;
   /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
   int64_t pieces = 1;
@@ -205,7 +206,7 @@ inline mlir::RankedTensorType withColumns(mlir::Value value, int64_t columns) {
 }
 /// Bytes of a tensor with static shape, quantized or not.
 int64_t tensorBytes(mlir::RankedTensorType type);
-/// The ABI's name of an element type; nullopt if it has none.
+/// Returns the ABI's dtype of an element type; nullopt if the ABI has none.
 std::optional<qlora_dtype> elementDtype(mlir::Type type);
 
 /// Type constraints of operands and results in ModelTensors.td.

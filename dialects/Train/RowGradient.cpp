@@ -57,8 +57,8 @@ Value RowTape::maxGradient(Value row, Value largest, Value dy) {
   return select(is, share, zero);
 }
 
-/// Gradient of one operand of a maximum or minimum: dy if it is the result,
-/// half of dy if both are equal, as in torch.
+/// Gradient of operand `side` of a maximum or minimum: dy if `side` is the
+/// result, half of dy if the operands are equal, as in torch.
 Value RowTape::extremumGradient(Value side, Value other, Value y, Value dy) {
   using P = arith::CmpFPredicate;
   Value half = times(dy, 0.5), zero = constant(0.0, dy.getType());

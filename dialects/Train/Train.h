@@ -93,7 +93,7 @@ public:
   /// True if a trainable parameter is upstream of `value`.
   bool needs(mlir::Value value) const { return wanted.contains(value); }
   void want(mlir::Value value) { wanted.insert(value); }
-  /// Adds a contribution, if `value` needs one.
+  /// Adds to the gradient of `value`, if it needs one.
   void add(mlir::Value value, mlir::Value gradient);
 
 private:

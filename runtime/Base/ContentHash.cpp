@@ -38,7 +38,7 @@ Status ContentHash::addFile(const std::string &path) {
     bytes += count;
   }
   if (!file.eof())
-    return Status::error(StatusCode::kNotFound, "cannot read '{}'", path);
+    return Status::notFound("cannot read '{}'", path);
   update(&bytes, sizeof bytes);
   return Status::ok();
 }

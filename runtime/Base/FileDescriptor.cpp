@@ -19,10 +19,9 @@ Status FileDescriptor::readAt(uint64_t offset, std::span<uint8_t> out) const {
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
-      return Status::error(StatusCode::kDataLoss, "cannot read it: {}",
-                           std::strerror(errno));
+      return Status::dataLoss("cannot read it: {}", std::strerror(errno));
     if (got == 0)
-      return Status::error(StatusCode::kDataLoss, "it ends at byte {}", offset);
+      return Status::dataLoss("it ends at byte {}", offset);
     out = out.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }
@@ -41,16 +40,14 @@ static FileIdentity identityOf(const struct stat &info) {
 StatusOr<FileIdentity> FileIdentity::of(int descriptor) {
   struct stat info {};
   if (fstat(descriptor, &info) != 0)
-    return Status::error(StatusCode::kUnavailable, "cannot stat a file: {}",
-                         std::strerror(errno));
+    return Status::unavailable("cannot stat a file: {}", std::strerror(errno));
   return identityOf(info);
 }
 
 StatusOr<FileIdentity> FileIdentity::at(const std::string &path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0)
-    return Status::error(StatusCode::kNotFound, "cannot stat '{}': {}", path,
-                         std::strerror(errno));
+    return Status::notFound("cannot stat '{}': {}", path, std::strerror(errno));
   return identityOf(info);
 }
 

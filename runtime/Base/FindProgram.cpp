@@ -41,12 +41,10 @@ StatusOr<std::string> findCudaCompiler(const std::string &given,
   if (auto path = findProgram(given.empty() ? "nvcc" : given, toolkit))
     return *path;
   if (!given.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "--cuda-compiler: '{}' is not an executable file; "
-                         "give the path of an nvcc",
-                         given);
-  return Status::error(
-      StatusCode::kUnavailable,
+    return Status::unavailable("--cuda-compiler: '{}' is not an executable "
+                               "file; give the path of an nvcc",
+                               given);
+  return Status::unavailable(
       "no nvcc on PATH or in {}; install NVIDIA's package cuda-nvcc-13-0 (or "
       "Debian's nvidia-cuda-toolkit), or name one with --cuda-compiler",
       toolkit);

@@ -71,9 +71,8 @@ StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
   // Reading a page beyond the end of the file would raise SIGBUS.
   if (fstat(descriptor, &info) != 0 ||
       static_cast<uint64_t>(info.st_size) < bytes)
-    return Status::error(StatusCode::kDataLoss,
-                         "the file has {} bytes, too few for an arena of {}",
-                         info.st_size, bytes);
+    return Status::dataLoss("the file has {} bytes, too few for an arena of {}",
+                            info.st_size, bytes);
   return map(bytes, PROT_READ, MAP_SHARED, descriptor);
 }
 

@@ -58,8 +58,8 @@ struct FileMetadata {
 } // namespace
 
 static Status readError(const fs::path &file, int error) {
-  return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
-                       file.string(), std::strerror(error));
+  return Status::unavailable("cannot read '{}': {}", file.string(),
+                             std::strerror(error));
 }
 
 static StatusOr<FileMetadata> factsOf(const fs::path &file) {
@@ -98,8 +98,7 @@ static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
       files.push_back(std::move(name));
   }
   if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot read '{}': {}",
-                         folder, error.message());
+    return Status::unavailable("cannot read '{}': {}", folder, error.message());
   std::ranges::sort(files);
   return files;
 }
@@ -136,8 +135,7 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
   ordered_json object =
       ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const Status damaged =
-      Status::error(StatusCode::kDataLoss, "'{}' is damaged", path);
+  const Status damaged = Status::dataLoss("'{}' is damaged", path);
   if (!object.is_object() || !object.contains("sha256") ||
       !object.contains("files") || !object.contains("facts"))
     return damaged;
@@ -149,16 +147,15 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
   if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)
     return damaged;
   if (object["format"] != kFormat)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' has format {}, but this version reads format {}",
-                         path, dumpJson(object["format"]), kFormat);
+    return Status::dataLoss(
+        "'{}' has format {}, but this version reads format {}", path,
+        dumpJson(object["format"]), kFormat);
   return object;
 }
 
 static Status lost(const std::string &folder, const std::string &name,
                    std::string_view what) {
-  return Status::error(StatusCode::kDataLoss, "'{}' {}",
-                       (fs::path(folder) / name).string(), what);
+  return Status::dataLoss("'{}' {}", (fs::path(folder) / name).string(), what);
 }
 
 StatusOr<ordered_json> verifyManifest(const std::string &folder) {

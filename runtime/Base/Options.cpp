@@ -118,9 +118,8 @@ Status Options::set(const OptionRow &row, json value, Source source) {
 Status Options::applyRecorded(std::string_view text) {
   const json object = parseExact<json>(text);
   if (!object.is_object())
-    return Status::error(StatusCode::kDataLoss,
-                         "the options recorded in the module are not a JSON "
-                         "object; compile it again");
+    return Status::dataLoss("the options recorded in the module are not a JSON "
+                            "object; compile it again");
   for (const auto &[key, raw] : object.items()) {
     const OptionRow *row = findOption(table, key);
     if (!row) {

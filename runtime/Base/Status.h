@@ -48,6 +48,19 @@ public:
     return error(StatusCode::kInvalidArgument, format,
                  std::forward<Args>(args)...);
   }
+  template <typename... Args>
+  static Status notFound(fmt::format_string<Args...> format, Args &&...args) {
+    return error(StatusCode::kNotFound, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  static Status dataLoss(fmt::format_string<Args...> format, Args &&...args) {
+    return error(StatusCode::kDataLoss, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  static Status unavailable(fmt::format_string<Args...> format,
+                            Args &&...args) {
+    return error(StatusCode::kUnavailable, format, std::forward<Args>(args)...);
+  }
 
   Status(StatusCode code, std::string message)
       : state(std::make_shared<const State>(State{code, std::move(message)})) {}

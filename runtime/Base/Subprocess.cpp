@@ -35,8 +35,7 @@ struct Pipe {
 static StatusOr<Pipe> openPipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
-    return Status::error(StatusCode::kUnavailable, "pipe: {}",
-                         std::strerror(errno));
+    return Status::unavailable("pipe: {}", std::strerror(errno));
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -80,8 +79,8 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
                                    const WatchListener &everySecond,
                                    ErrorOutput to) {
   if (access(arguments[0].c_str(), X_OK) != 0)
-    return Status::error(StatusCode::kUnavailable, "cannot execute '{}': {}",
-                         arguments[0], std::strerror(errno));
+    return Status::unavailable("cannot execute '{}': {}", arguments[0],
+                               std::strerror(errno));
   QLORA_ASSIGN_OR_RETURN(Pipe out, openPipe());
   QLORA_ASSIGN_OR_RETURN(Pipe errors, openPipe());
   std::vector<char *> words;
@@ -90,8 +89,7 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
   words.push_back(nullptr);
   pid_t pid = fork();
   if (pid < 0)
-    return Status::error(StatusCode::kUnavailable, "fork: {}",
-                         std::strerror(errno));
+    return Status::unavailable("fork: {}", std::strerror(errno));
   if (pid == 0)
     becomeProgram(words.data(), out.writer.get(),
                   to == ErrorOutput::kShared ? STDERR_FILENO

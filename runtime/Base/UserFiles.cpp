@@ -37,8 +37,7 @@ StatusOr<std::string> readWholeFile(const std::string &path) {
   // An empty file sets the fail bit, which is no error. A folder sets the bad
   // bit.
   if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
-    return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
-                         std::strerror(errno));
+    return Status::notFound("cannot read '{}': {}", path, std::strerror(errno));
   return text.str();
 }
 

@@ -131,8 +131,7 @@ static Status checkFiles(const Options &options, const std::string &option,
   for (const auto &[path, weight] : files) {
     std::error_code error;
     if (!fs::is_regular_file(path, error) && !fs::is_directory(path, error))
-      return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",
-                           spelling, path);
+      return Status::notFound("{}: there is no file '{}'", spelling, path);
     if (option == "validation_file" && weight != 1)
       return Status::invalid("{}: '{}' has the weight {}, but validation reads "
                              "each row once. Fix: remove the weight",
@@ -159,11 +158,10 @@ static Status checkChatTemplate(const Options &options) {
   if (path.empty() || std::ranges::count(splitWords(names), path) ||
       fs::is_regular_file(path, ignored))
     return Status::ok();
-  return Status::error(StatusCode::kNotFound,
-                       "{}: there is no file '{}', and no template of that "
-                       "name. Fix: write a Jinja file, or one of: {}",
-                       options.spelling("chat_template"), path,
-                       fmt::join(splitWords(names), ", "));
+  return Status::notFound("{}: there is no file '{}', and no template of that "
+                          "name. Fix: write a Jinja file, or one of: {}",
+                          options.spelling("chat_template"), path,
+                          fmt::join(splitWords(names), ", "));
 }
 
 Status checkDataFiles(const Options &options, bool trains) {
@@ -209,8 +207,7 @@ openDataFile(const DataRequest &request, const std::string &option,
   const std::vector<WeightedPath> files = request.options.paths(option);
   QLORA_RETURN_IF_ERROR(checkFiles(request.options, option, files));
   if (!request.vocabSize.is_number_integer())
-    return Status::error(
-        StatusCode::kDataLoss,
+    return Status::dataLoss(
         "the program does not record vocab_size. Fix: compile it again");
   CompiledVariants shape = request.variants;
   shape.vocabSize = request.vocabSize.get<int64_t>();

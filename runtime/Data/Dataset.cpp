@@ -109,10 +109,9 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
                            name);
   const bool wantsPairs = variants.sidesInFile() > 1;
   if (store.hasPairs() && store.rows() % 2 != 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' has pairs of answers, but an odd number of rows "
-                         "({}). Fix: make it again with qlora-data",
-                         name, store.rows());
+    return Status::dataLoss("'{}' has pairs of answers, but an odd number of "
+                            "rows ({}). Fix: make it again with qlora-data",
+                            name, store.rows());
   if (store.isWhole() || store.hasPairs() == wantsPairs)
     return Status::ok();
   if (wantsPairs)

@@ -25,8 +25,7 @@ StatusOr<std::string> tokenCacheFolder() {
   const std::string cache = userCacheFolder();
   if (!cache.empty())
     return cache + "/tokens";
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "there is no cache folder for tokenised JSONL: XDG_CACHE_HOME and HOME "
       "are not set. Fix: set XDG_CACHE_HOME to a folder");
 }
@@ -157,8 +156,7 @@ static Status prepareFolder(const TokenRequest &request) {
   if (isNew && !error)
     fs::permissions(folder, fs::perms::owner_all, error);
   if (error)
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "cannot create '{}': {}. Fix: set XDG_CACHE_HOME to a writable folder",
         folder, error.message());
   // Rows have about twice the bytes of their text. dataBytes() is 0 if the data
@@ -202,10 +200,10 @@ StatusOr<std::string> findConverter() {
     if (access(candidate.c_str(), X_OK) == 0)
       return candidate;
   }
-  return Status::error(StatusCode::kUnavailable,
-                       "JSONL and the hub need qlora-data, which is neither in "
-                       "'{}' nor in PATH. Fix: install it there",
-                       self.parent_path().string());
+  return Status::unavailable(
+      "JSONL and the hub need qlora-data, which is neither in '{}' nor in "
+      "PATH. Fix: install it there",
+      self.parent_path().string());
 }
 
 RowsMetadata::RowsMetadata(const SafetensorsFile &file) {

@@ -122,10 +122,9 @@ Status TokenStore::loadOffsets(const CompiledVariants &variants) {
   if (offsets.front() != 0 || offsets.back() != tokens ||
       std::ranges::adjacent_find(offsets, std::greater_equal()) !=
           offsets.end())
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}': row_offsets does not increase from 0 to the {} "
-                         "tokens of input_ids",
-                         file.path(), tokens);
+    return Status::dataLoss("'{}': row_offsets does not increase from 0 to the "
+                            "{} tokens of input_ids",
+                            file.path(), tokens);
   labelCounts.resize(offsets.size() - 1);
   for (int64_t row = 0; row < rows(); ++row)
     if (length(row) > variants.lengths.back())
@@ -276,10 +275,10 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
   const size_t size = tokens.ids.size();
   // The loss is divided by the number of labels that open() counted.
   if (tokens.targets(0, size) != labels(row))
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}': row {} has changed since the run started. Fix: "
-                         "start again, and do not write the file during a run",
-                         file.path(), row);
+    return Status::dataLoss(
+        "'{}': row {} has changed since the run started. Fix: start again, and "
+        "do not write the file during a run",
+        file.path(), row);
   if (isUnpaired())
     out.desirable[static_cast<size_t>(line)] =
         static_cast<float>(judgements[static_cast<size_t>(row)]);

@@ -58,17 +58,15 @@ Status AccessCheck::checkOwner(const RangeUse &use) {
   for (uint64_t at = use.offset, end = at + use.bytes; at < end;) {
     auto next = owners.upper_bound(at);
     if (next == owners.begin() || std::prev(next)->second.end <= at)
-      return Status::error(StatusCode::kDataLoss,
-                           "reads bytes {}+{}, but byte {} was not written "
-                           "before",
-                           use.offset, use.bytes, at);
+      return Status::dataLoss(
+          "reads bytes {}+{}, but byte {} was not written before", use.offset,
+          use.bytes, at);
     const Owner &owner = std::prev(next)->second;
     if (owner.buffer != ownerOf(use)) {
       lastOverwriter = owner.buffer;
-      return Status::error(StatusCode::kDataLoss,
-                           "reads bytes {}+{}, but another buffer was written "
-                           "to byte {} since",
-                           use.offset, use.bytes, at);
+      return Status::dataLoss(
+          "reads bytes {}+{}, but another buffer was written to byte {} since",
+          use.offset, use.bytes, at);
     }
     at = owner.end;
   }
@@ -85,8 +83,7 @@ Status AccessCheck::checkRace(unsigned queue, const Arena &arena,
          it != accesses.rend() && it->time > clocks[queue][other]; ++it) {
       const bool overlaps = it->begin < access.end && access.begin < it->end;
       if (overlaps && (it->isWrite || access.isWrite))
-        return Status::error(
-            StatusCode::kDataLoss,
+        return Status::dataLoss(
             "race: {} bytes {}+{} while the {} queue {} {}+{}, with no event "
             "between them",
             access.isWrite ? "writes" : "reads", access.begin,
@@ -126,19 +123,17 @@ Status AccessCheck::access(unsigned queue, std::span<const RangeUse> operands) {
 
 Status AccessCheck::record(unsigned queue, uint32_t event) {
   if (event >= events.size())
-    return Status::error(StatusCode::kDataLoss, "event {} of {}", event,
-                         events.size());
+    return Status::dataLoss("event {} of {}", event, events.size());
   if (events[event])
-    return Status::error(StatusCode::kDataLoss, "event {} is recorded twice",
-                         event);
+    return Status::dataLoss("event {} is recorded twice", event);
   events[event] = clocks[queue];
   return Status::ok();
 }
 
 Status AccessCheck::wait(unsigned queue, uint32_t event) {
   if (event >= events.size() || !events[event])
-    return Status::error(StatusCode::kDataLoss,
-                         "event {} is waited for before it is recorded", event);
+    return Status::dataLoss("event {} is waited for before it is recorded",
+                            event);
   for (unsigned other = 0; other < QLORA_QUEUE_COUNT; ++other)
     clocks[queue][other] =
         std::max(clocks[queue][other], (*events[event])[other]);

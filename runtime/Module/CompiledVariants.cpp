@@ -46,8 +46,7 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
   if (!shapes.empty())
     variants.batch = shapes.rbegin()->first;
   if (!isWhole)
-    return Status::error(
-        StatusCode::kDataLoss,
+    return Status::dataLoss(
         "'{}' lacks an entry of a training program. Fix: compile it again",
         module.path());
   return variants;

@@ -47,14 +47,13 @@ uint64_t givenWorkspace(const LoadedModule &module,
 Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
                       const KernelRow &row, const KernelRequest &request) {
   if (const auto reason = row.reject(request))
-    return Status::error(StatusCode::kUnavailable, "{}: {}", row.fullName(),
-                         *reason);
+    return Status::unavailable("{}: {}", row.fullName(), *reason);
   const uint64_t given = givenWorkspace(module, command, *row.op);
   const uint64_t needed = row.workspaceBytes(request);
   if (needed > given)
-    return Status::error(StatusCode::kUnavailable,
-                         "{}: needs {} bytes of workspace, but the plan has {}",
-                         row.fullName(), needed, given);
+    return Status::unavailable(
+        "{}: needs {} bytes of workspace, but the plan has {}", row.fullName(),
+        needed, given);
   return checkOperands(row, request, module.operands(command));
 }
 
@@ -63,8 +62,7 @@ Status checkOperands(const KernelRow &row, const KernelRequest &request,
   const std::vector<uint64_t> bytes = row.op->operandBytes(request);
   for (size_t i = 0; i < operands.size(); ++i)
     if (operands[i].bytes < bytes[i])
-      return Status::error(
-          StatusCode::kDataLoss,
+      return Status::dataLoss(
           "{}: operand '{}' has {} bytes, but the kernel accesses {}",
           row.fullName(), row.op->operands[i].name, operands[i].bytes,
           bytes[i]);
@@ -76,8 +74,7 @@ Status checkEnabled(const KernelRow &row,
   if (std::find(disabled.begin(), disabled.end(), row.fullName()) ==
       disabled.end())
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "disabled by --disable-kernels");
+  return Status::unavailable("disabled by --disable-kernels");
 }
 
 Status checkKernelNames(std::span<const std::string> names) {

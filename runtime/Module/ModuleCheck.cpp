@@ -74,10 +74,9 @@ static Status checkHeader(const qlora_module &module) {
     return damaged("not a program of qloracc: magic {:#x} instead of {:#x}",
                    module.magic, QLORA_MODULE_MAGIC);
   if (module.abi_version != QLORA_ABI_VERSION)
-    return Status::error(StatusCode::kUnavailable,
-                         "it has format version {}, but this qlora-run reads "
-                         "{}. Fix: compile the model again",
-                         module.abi_version, QLORA_ABI_VERSION);
+    return Status::unavailable("it has format version {}, but this qlora-run "
+                               "reads {}. Fix: compile the model again",
+                               module.abi_version, QLORA_ABI_VERSION);
   if (module.module_bytes != sizeof(qlora_module))
     return damaged("its module table has {} bytes instead of {}",
                    module.module_bytes, sizeof(qlora_module));
@@ -99,8 +98,7 @@ static Status checkLibraryKernel(const qlora_module &m,
                                  const qlora_kernel &kernel) {
   const KernelRow *row = findKernelRow(kernel.name);
   if (!row)
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "this qlora-run has no library kernel of that name. Fix: compile the "
         "model again with the qloracc of the same build");
   const std::string_view target =
@@ -143,10 +141,10 @@ static Status checkCpuFeatures(const char *needed) {
       missing.push_back(feature);
   if (missing.empty())
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "it was compiled for instructions that this CPU lacks: "
-                       "{}. Fix: compile the model on this machine",
-                       fmt::join(missing, ", "));
+  return Status::unavailable(
+      "it was compiled for instructions that this CPU lacks: {}. Fix: compile "
+      "the model on this machine",
+      fmt::join(missing, ", "));
 }
 
 static Status checkProgram(const qlora_module &m) {

@@ -51,8 +51,7 @@ inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
 /// Returns kDataLoss with a message; every check here uses it for errors.
 template <typename... Args>
 Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
+  return Status::dataLoss(format, std::forward<Args>(args)...);
 }
 
 /// Checks all stages, starting with the first: format, target and library

@@ -99,13 +99,12 @@ static Status checkFile(const std::string &path) {
   QLORA_ASSIGN_OR_RETURN(const std::string bytes, readWholeFile(path));
   if (!bytes.starts_with("\x7f"
                          "ELF"))
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' is not a program. Fix: give the train.so that "
-                         "qloracc writes (qloracc model.mlir -o train.so)",
-                         path);
+    return Status::dataLoss(
+        "'{}' is not a program. Fix: give the train.so that qloracc writes "
+        "(qloracc model.mlir -o train.so)",
+        path);
   if (!isSealed(bytes))
-    return Status::error(
-        StatusCode::kDataLoss,
+    return Status::dataLoss(
         "'{}' is damaged: its {} bytes do not match its checksum. Fix: copy it "
         "again, or compile the model again",
         path, bytes.size());
@@ -115,16 +114,15 @@ static Status checkFile(const std::string &path) {
 static StatusOr<const qlora_module *> queryModule(void *library) {
   void *symbol = dlsym(library, QLORA_MODULE_QUERY);
   if (!symbol)
-    return Status::error(StatusCode::kDataLoss,
-                         "not a program of qloracc: it exports no {}",
-                         QLORA_MODULE_QUERY);
+    return Status::dataLoss("not a program of qloracc: it exports no {}",
+                            QLORA_MODULE_QUERY);
   const auto query = reinterpret_cast<qlora_module_query_function>(symbol);
   const qlora_module *module = query(QLORA_ABI_VERSION);
   if (!module)
-    return Status::error(StatusCode::kUnavailable,
-                         "its format is newer than version {}, which this "
-                         "qlora-run reads. Fix: compile the model again",
-                         QLORA_ABI_VERSION);
+    return Status::unavailable(
+        "its format is newer than version {}, which this qlora-run reads. Fix: "
+        "compile the model again",
+        QLORA_ABI_VERSION);
   return module;
 }
 
@@ -135,8 +133,7 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
   const std::string absolute = std::filesystem::absolute(path, error).string();
   void *handle = dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle)
-    return Status::error(StatusCode::kDataLoss, "cannot load '{}': {}", path,
-                         dlerror());
+    return Status::dataLoss("cannot load '{}': {}", path, dlerror());
   std::shared_ptr<void> library(handle, [](void *h) { dlclose(h); });
   auto module = queryModule(handle);
   Status status = module.isOk() ? checkModule(**module) : module.status();

@@ -72,7 +72,7 @@ StatusOr<Measured> Measured::prepare(const char *name, Dtypes dtypes,
   for (const auto &[constant, value] : constants)
     request.constants[row->op->constantIndex(constant)] = value;
   if (auto reason = row->reject(request))
-    return Status::error(StatusCode::kUnavailable, "{}: {}", name, *reason);
+    return Status::unavailable("{}: {}", name, *reason);
   const uint64_t workspace = row->workspaceBytes(request);
   measured.sizes = row->op->operandBytes(request);
   if (row->op->operands.back().name == "workspace")

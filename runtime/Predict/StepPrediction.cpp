@@ -280,9 +280,8 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
           ? module.entry(QLORA_ENTRY_ACCUMULATE, last.batch, last.length)
           : &last;
   if (!accumulate || !update)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' has no entry {}: there is no step to predict",
-                         module.path(), update ? "accumulate" : "update");
+    return Status::dataLoss("'{}' has no entry {}: there is no step to predict",
+                            module.path(), update ? "accumulate" : "update");
   StepPrediction step;
   step.ranks = request.ranks;
   step.dataRanks = request.ranks / module.rowRanks();

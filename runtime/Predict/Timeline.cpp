@@ -237,10 +237,9 @@ static Status meet(std::vector<Simulation> &ranks, size_t one, int places) {
   };
   if (own->running->kind == theirs->running->kind ||
       own->running->bytes != theirs->running->bytes)
-    return Status::error(StatusCode::kDataLoss,
-                         "stage {} {} {} bytes, but stage {} {} {}", one,
-                         verb(own), own->running->bytes, other, verb(theirs),
-                         theirs->running->bytes);
+    return Status::dataLoss("stage {} {} {} bytes, but stage {} {} {}", one,
+                            verb(own), own->running->bytes, other, verb(theirs),
+                            theirs->running->bytes);
   own->isWaiting = theirs->isWaiting = false;
   return Status::ok();
 }
@@ -263,8 +262,7 @@ simulateStages(std::span<const std::vector<TimelineItem>> stages,
     if (std::ranges::none_of(ranks, &Simulation::isBusy))
       break;
     if (next == std::numeric_limits<double>::infinity())
-      return Status::error(StatusCode::kDataLoss,
-                           "deadlock: stages wait for each other");
+      return Status::dataLoss("deadlock: stages wait for each other");
     for (Simulation &rank : ranks)
       if (rank.isBusy())
         rank.pass(next);

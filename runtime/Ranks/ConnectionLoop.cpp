@@ -27,8 +27,7 @@ ConnectionLoop::create(FileDescriptor listening,
                        std::chrono::milliseconds unprovenTime) {
   FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.isOpen())
-    return Status::error(StatusCode::kUnavailable, "eventfd: {}",
-                         socketErrorText(errno));
+    return Status::unavailable("eventfd: {}", socketErrorText(errno));
   // A blocking accept4 would wait if the client has already disconnected.
   fcntl(listening.get(), F_SETFL, O_NONBLOCK);
   return ConnectionLoop(std::move(listening), std::move(event), unprovenTime);

@@ -31,8 +31,7 @@ static StatusOr<std::string> machineName() {
   char space[PATH_MAX];
   ssize_t bytes = readlink("/proc/self/ns/pid", space, sizeof space);
   if (!std::getline(file, boot) || bytes < 0)
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "cannot identify this machine: /proc is not readable. Fix: mount it");
   return boot + " " + std::string(space, static_cast<size_t>(bytes));
 }
@@ -81,10 +80,9 @@ static StatusOr<FileDescriptor> open(const Offer &offer, std::string_view name,
   const std::string wrong = objectionTo(memory, offer.access, bytes);
   if (wrong.empty())
     return memory;
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot open memory that another rank of this machine "
-                       "shares ({}, {}): {}",
-                       name, path, wrong);
+  return Status::unavailable("cannot open memory that another rank of this "
+                             "machine shares ({}, {}): {}",
+                             name, path, wrong);
 }
 
 StatusOr<LocalRanks::Shared> LocalRanks::share(Collectives &group,

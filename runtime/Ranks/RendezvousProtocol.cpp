@@ -15,8 +15,7 @@ namespace qlora {
 StatusOr<Digest> randomDigest() {
   Digest drawn;
   if (RAND_bytes(drawn.data(), drawn.size()) != 1)
-    return Status::error(StatusCode::kUnavailable,
-                         "the system has no random numbers");
+    return Status::unavailable("the system has no random numbers");
   return drawn;
 }
 
@@ -54,23 +53,21 @@ StatusOr<std::string> receiveText(const FileDescriptor &socket,
 }
 
 Status portTaken(std::string_view place) {
-  return Status::error(StatusCode::kUnavailable,
-                       "rank 0 cannot listen at {}: another program uses the "
-                       "port. Fix: set another MASTER_PORT on every rank",
-                       place);
+  return Status::unavailable(
+      "rank 0 cannot listen at {}: another program uses the port. Fix: set "
+      "another MASTER_PORT on every rank",
+      place);
 }
 
 Status noAnswer(std::string_view place, std::chrono::milliseconds patience) {
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "{} accepts connections, but did not answer in {} s. Fix: check whether "
       "rank 0 is stopped there, or another program uses the port",
       place, patience.count() / 1000.0);
 }
 
 Status otherSecret(int rank, std::string_view address, std::string_view place) {
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "rank {} ({}) has another QLORA_JOB_SECRET than rank 0 at {}. Fix: give "
       "all ranks of a job the same secret, and each job its own MASTER_PORT",
       rank, address, place);
@@ -78,8 +75,7 @@ Status otherSecret(int rank, std::string_view address, std::string_view place) {
 
 Status notReached(std::string_view place, std::string_view ranks,
                   std::chrono::milliseconds patience) {
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "rank 0 at {} was not reached in {} s by rank {}. Fix: start the missing "
       "ranks, and check that the host of rank 0 is up and its port open",
       place, patience.count() / 1000.0, ranks);

@@ -109,13 +109,12 @@ static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
     return Status::ok();
   const double seconds = meeting.patience.count() / 1000.0;
   if (!loop.shortage().empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "the previous rank could not be accepted in {} s: {}",
-                         seconds, loop.shortage());
-  return Status::error(StatusCode::kUnavailable,
-                       "the previous rank has not connected in {} s. Fix: open "
-                       "all ports between the hosts of the job",
-                       seconds);
+    return Status::unavailable(
+        "the previous rank could not be accepted in {} s: {}", seconds,
+        loop.shortage());
+  return Status::unavailable("the previous rank has not connected in {} s. "
+                             "Fix: open all ports between the hosts of the job",
+                             seconds);
 }
 
 StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {

@@ -51,8 +51,7 @@ std::string socketErrorText(int error) {
 }
 
 static Status systemError(std::string_view what, int error) {
-  return Status::error(StatusCode::kUnavailable, "{}: {}", what,
-                       socketErrorText(error));
+  return Status::unavailable("{}: {}", what, socketErrorText(error));
 }
 
 static StatusOr<Addresses> resolve(const std::string &host, int port,
@@ -65,9 +64,8 @@ static StatusOr<Addresses> resolve(const std::string &host, int port,
   int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
                           std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot find the host '{}': {}", host,
-                         gai_strerror(error));
+    return Status::unavailable("cannot find the host '{}': {}", host,
+                               gai_strerror(error));
   return Addresses(found, freeaddrinfo);
 }
 
@@ -142,9 +140,8 @@ StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot connect to {}:{} in {} s: {}", host, port,
-                       timeout.count() / 1000.0, last);
+  return Status::unavailable("cannot connect to {}:{} in {} s: {}", host, port,
+                             timeout.count() / 1000.0, last);
 }
 
 StatusOr<int> portOf(const FileDescriptor &socket) {
@@ -170,8 +167,7 @@ numericAddress(const FileDescriptor &socket, std::string_view function,
   int error = getnameinfo(reinterpret_cast<sockaddr *>(&address), bytes, host,
                           sizeof host, nullptr, 0, NI_NUMERICHOST);
   if (error != 0)
-    return Status::error(StatusCode::kUnavailable, "getnameinfo: {}",
-                         gai_strerror(error));
+    return Status::unavailable("getnameinfo: {}", gai_strerror(error));
   return std::string(host);
 }
 

@@ -101,10 +101,8 @@ static std::string randomSecret() {
 }
 
 static Status systemError(const char *what) {
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot start the ranks: {}: "
-                       "{}",
-                       what, socketErrorText(errno));
+  return Status::unavailable("cannot start the ranks: {}: {}", what,
+                             socketErrorText(errno));
 }
 
 Status Supervisor::blockSignals() {
@@ -122,8 +120,7 @@ Status Supervisor::start() {
   QLORA_RETURN_IF_ERROR(blockSignals());
   secret = randomSecret();
   if (secret.empty())
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "cannot start the ranks: the system has no random numbers");
   QLORA_ASSIGN_OR_RETURN(listening, listenOn("127.0.0.1", 0));
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));

@@ -164,8 +164,8 @@ static Status renameInto(const fs::path &to, const fs::path &from) {
   fs::rename(from, to, error);
   if (!error)
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
-                       to.string(), error.message());
+  return Status::unavailable("cannot write '{}': {}", to.string(),
+                             error.message());
 }
 
 StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
@@ -176,8 +176,8 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
   fs::remove_all(staging, error); // from an earlier run
   fs::create_directories(staging, error);
   if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
-                         folder, error.message());
+    return Status::unavailable("cannot write to '{}': {}", folder,
+                               error.message());
   PreparedAdapter adapter(module, options, folder, staging);
   QLORA_RETURN_IF_ERROR(adapter.fill());
   return adapter;
@@ -274,10 +274,10 @@ Status PreparedAdapter::removeOldTokenizer(
     if (!isOurs)
       fs::remove(fs::path(folder) / name, error);
     if (error)
-      return Status::error(StatusCode::kUnavailable,
-                           "the adapter is in '{}', but '{}' of an earlier "
-                           "adapter cannot be removed: {}. Fix: remove it",
-                           folder, name, error.message());
+      return Status::unavailable(
+          "the adapter is in '{}', but '{}' of an earlier adapter cannot be "
+          "removed: {}. Fix: remove it",
+          folder, name, error.message());
   }
   return Status::ok();
 }

@@ -172,8 +172,7 @@ static StatusOr<ordered_json> readConfig(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf()))
-    return Status::error(
-        StatusCode::kNotFound,
+    return Status::notFound(
         "cannot read '{}'. Fix: give the folder of a PEFT adapter", path);
   ordered_json config =
       ordered_json::parse(text.str(), nullptr, /*allow_exceptions=*/false);

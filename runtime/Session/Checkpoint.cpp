@@ -149,8 +149,7 @@ static Status makeFolder(const std::string &folder) {
   fs::create_directories(folder, error);
   if (!error)
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
-                       folder, error.message());
+  return Status::unavailable("cannot create '{}': {}", folder, error.message());
 }
 
 static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
@@ -211,8 +210,8 @@ Status CheckpointWriter::writeOut(const Order &order) const {
 /// Renames to the final name, which is free: every run starts by freeing names.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
-    return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
-                         order.folder, std::strerror(errno));
+    return Status::unavailable("cannot write '{}': {}", order.folder,
+                               std::strerror(errno));
   flushFolder(run.outputFolder);
   return Status::ok();
 }

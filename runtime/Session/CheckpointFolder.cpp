@@ -95,10 +95,10 @@ bool isReplaced(const std::string &folder) {
 
 static Status cannotReplace(const std::string &folder,
                             const std::error_code &error) {
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot rename '{}', which this run would replace: {}. "
-                       "Fix: remove it, or choose another --output-dir",
-                       folder, error.message());
+  return Status::unavailable(
+      "cannot rename '{}', which this run would replace: {}. Fix: remove it, "
+      "or choose another --output-dir",
+      folder, error.message());
 }
 
 /// Returns whether a checkpoint records another run.

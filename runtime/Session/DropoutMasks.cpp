@@ -27,9 +27,8 @@ recordedDropout(const LoadedModule &module, const Options &options) {
   if (recorded.is_null())
     return dropouts;
   auto damaged = [&](const std::string &what) {
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}': adapter_dropout {}; compile it again",
-                         module.path(), what);
+    return Status::dataLoss("'{}': adapter_dropout {}; compile it again",
+                            module.path(), what);
   };
   if (!recorded.is_object())
     return damaged("is not an object");

@@ -38,7 +38,7 @@ static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   constexpr std::string_view kPrefix = "qlora-data: error: ";
   if (text.starts_with(kPrefix))
     text.erase(0, kPrefix.size());
-  return Status::error(StatusCode::kUnavailable, "{}", text);
+  return Status::unavailable("{}", text);
 }
 
 Status prepareHub(const Options &options) {

@@ -68,9 +68,8 @@ static Status checkContent(const std::string &path, bool mayOverwrite) {
   if (files.status().code() == StatusCode::kNotFound)
     return Status::ok();
   if (!files.isOk())
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot use '{}' as the output folder: {}", path,
-                         files.status().message());
+    return Status::unavailable("cannot use '{}' as the output folder: {}", path,
+                               files.status().message());
   std::vector<std::string> found;
   for (const fs::path &file : files.value())
     if (!isLeftOver(file))
@@ -130,16 +129,13 @@ Status OutputFolder::lock() {
     FileDescriptor opened(
         open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!opened.isOpen())
-      return Status::error(StatusCode::kUnavailable,
-                           "cannot write into the output folder '{}': {}", path,
-                           std::strerror(errno));
+      return Status::unavailable("cannot write into the output folder '{}': {}",
+                                 path, std::strerror(errno));
     const int error = flock(opened.get(), LOCK_EX | LOCK_NB) ? errno : 0;
     if (error == EWOULDBLOCK)
-      return Status::error(
-          StatusCode::kUnavailable,
-          "another run ({}) is writing into '{}'; wait for its end, or choose "
-          "another --output-dir",
-          readHolder(opened.get()), path);
+      return Status::unavailable("another run ({}) is writing into '{}'; wait "
+                                 "for its end, or choose another --output-dir",
+                                 readHolder(opened.get()), path);
     if (error)
       warning = fmt::format("cannot lock '{}' ({}): a second run into the same "
                             "folder would not be detected",
@@ -173,8 +169,7 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
   std::error_code error;
   const bool isNew = fs::create_directories(path, error);
   if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
-                         path, error.message());
+    return Status::unavailable("cannot create '{}': {}", path, error.message());
   OutputFolder folder(path, isNew);
   QLORA_RETURN_IF_ERROR(folder.lock());
   const bool isAlone = trains(options) && folder.warning.empty();

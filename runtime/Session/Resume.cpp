@@ -71,8 +71,7 @@ static StatusOr<ResumePoint> openPoint(const std::string &folder) {
     point.state = ordered_json::parse(text->second, nullptr,
                                       /*allow_exceptions=*/false);
   if (!point.state.is_object())
-    return Status::error(StatusCode::kDataLoss, "'{}' has no training state",
-                         file.path());
+    return Status::dataLoss("'{}' has no training state", file.path());
   point.gemmTable = gemmTableOf(folder);
   return point;
 }
@@ -108,11 +107,10 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   if (folders.empty())
     return std::optional<ResumePoint>();
   // Starting from scratch would overwrite checkpoints that may be recoverable.
-  return Status::error(
-      StatusCode::kDataLoss,
-      "no checkpoint in '{}' can be resumed ({}). Fix: resume "
-      "another one with --resume-from-checkpoint PATH, or start "
-      "from scratch with --overwrite-output-dir",
+  return Status::dataLoss(
+      "no checkpoint in '{}' can be resumed ({}). Fix: resume another one with "
+      "--resume-from-checkpoint PATH, or start from scratch with "
+      "--overwrite-output-dir",
       output, fmt::join(remarks, "; "));
 }
 
@@ -201,8 +199,7 @@ StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
       std::optional<ResumePoint> point,
       findOnRankZero(group, [&]() -> StatusOr<std::optional<ResumePoint>> {
         if (name.folder.empty())
-          return Status::error(
-              StatusCode::kNotFound,
+          return Status::notFound(
               "there is no checkpoint to rewind to. Fix: --on-nonfinite skip, "
               "or a smaller --save-steps");
         QLORA_ASSIGN_OR_RETURN(ResumePoint found, openPoint(name.folder));

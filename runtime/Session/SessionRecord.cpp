@@ -71,8 +71,7 @@ static std::string nameOf(const Options &options) {
 
 static Status cannotWrite(const std::string &path,
                           const std::error_code &error) {
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "cannot write '{}': {}; this run's session is not recorded", path,
       error.message());
 }

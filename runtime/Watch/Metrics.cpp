@@ -57,8 +57,8 @@ Status Metrics::open(const std::string &folder, Start start,
   }
   file = std::fopen(path.c_str(), "ae");
   if (!file)
-    return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
-                         path, std::strerror(errno));
+    return Status::unavailable("cannot write '{}': {}", path,
+                               std::strerror(errno));
   return Status::ok();
 }
 

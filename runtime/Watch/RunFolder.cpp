@@ -49,10 +49,9 @@ static json objectIn(const std::string &path) {
 StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   const auto metrics = readWholeFile(folder + "/" + kMetricsFile);
   if (!metrics.isOk())
-    return Status::error(StatusCode::kNotFound,
-                         "no run in '{}': {}. Fix: name a run's --output-dir, "
-                         "or a folder in its sessions/v1",
-                         folder, metrics.status().message());
+    return Status::notFound("no run in '{}': {}. Fix: name a run's "
+                            "--output-dir, or a folder in its sessions/v1",
+                            folder, metrics.status().message());
   RunFolder run;
   std::error_code ignored;
   run.name = std::filesystem::canonical(folder, ignored).filename();

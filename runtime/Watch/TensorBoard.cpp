@@ -90,8 +90,8 @@ std::string defaultLoggingFolder(const std::string &outputFolder) {
 }
 
 static Status writeError(const std::string &path, int error) {
-  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}", path,
-                       std::strerror(error));
+  return Status::unavailable("cannot write '{}': {}", path,
+                             std::strerror(error));
 }
 
 StatusOr<std::unique_ptr<TensorBoard>>

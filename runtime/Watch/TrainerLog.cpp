@@ -34,8 +34,8 @@ static std::string linesUpTo(const std::string &path, int64_t step) {
 }
 
 static Status writeError(const std::string &path) {
-  return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}", path,
-                       std::strerror(errno));
+  return Status::unavailable("cannot write '{}': {}", path,
+                             std::strerror(errno));
 }
 
 StatusOr<std::unique_ptr<TrainerLog>>

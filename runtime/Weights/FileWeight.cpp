@@ -58,8 +58,7 @@ StatusOr<FileWeight> FileWeight::find(const ModelFiles *model, const char *name,
                                       std::span<const int64_t> shape,
                                       qlora_dtype expected) {
   if (!model)
-    return Status::error(
-        StatusCode::kNotFound,
+    return Status::notFound(
         "parameter '{}' needs a model folder, but none is given", name);
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model->get(name));
   QLORA_ASSIGN_OR_RETURN(FileWeight weight,

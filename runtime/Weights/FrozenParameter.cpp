@@ -65,10 +65,9 @@ static Status copyStacked(const ModelFiles &model,
       StoredLayout::of(layout.dtype, layout.elements / parameter.parts,
                        layout.block, layout.doubleQuant);
   if (each.elements % each.block != 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "parameter '{}' stacks tensors of {} elements, no "
-                         "multiple of its blocks of {}",
-                         parameter.name, each.elements, each.block);
+    return Status::dataLoss("parameter '{}' stacks tensors of {} elements, no "
+                            "multiple of its blocks of {}",
+                            parameter.name, each.elements, each.block);
   std::memset(out, 0, static_cast<size_t>(layout.bytes));
   std::vector<uint8_t> part(static_cast<size_t>(each.bytes));
   const int64_t scaleBytes = layout.doubleQuant ? 1 : 4;
@@ -86,8 +85,7 @@ static Status copyStacked(const ModelFiles &model,
       writeTables(layout, out);
     if (const uint8_t *book = part.data() + each.codeBook;
         !std::equal(book, book + (4 << layout.bits), out + layout.codeBook))
-      return Status::error(
-          StatusCode::kDataLoss,
+      return Status::dataLoss(
           "the code book of weight '{}' in '{}' differs from {}", name,
           model.folder(), layout.format().title);
   }
@@ -99,8 +97,7 @@ static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
                          const StoredLayout &layout, ArenaSink &arena) {
   if (!sources.model)
-    return Status::error(
-        StatusCode::kNotFound,
+    return Status::notFound(
         "parameter '{}' needs a model folder, but none is given",
         parameter.name);
   const auto copyTo = [&](uint8_t *out) {

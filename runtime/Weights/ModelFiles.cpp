@@ -25,7 +25,7 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   files.root = folder;
   const fs::path root(folder);
   if (!fs::is_directory(root, ignored))
-    return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
+    return Status::notFound("no model folder '{}'", folder);
   const bool hasSingle = fs::exists(root / kSingleFile, ignored);
   const bool hasIndex = fs::exists(root / kIndexFile, ignored);
   // Like transformers, prefer the single file if both exist.
@@ -34,10 +34,9 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   else if (hasIndex)
     QLORA_RETURN_IF_ERROR(files.openIndexed((root / kIndexFile).string()));
   else
-    return Status::error(StatusCode::kNotFound,
-                         "'{}' has neither {} nor {}; only safetensors "
-                         "weights are read",
-                         folder, kSingleFile, kIndexFile);
+    return Status::notFound(
+        "'{}' has neither {} nor {}; only safetensors weights are read", folder,
+        kSingleFile, kIndexFile);
   files.readQuantization();
   return files;
 }
@@ -78,12 +77,12 @@ Status ModelFiles::openSingle() {
 static StatusOr<json> readIndex(const std::string &path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream)
-    return Status::error(StatusCode::kNotFound, "cannot open '{}'", path);
+    return Status::notFound("cannot open '{}'", path);
   json root = json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object() ||
       !root.contains("weight_map") || !root["weight_map"].is_object())
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' is not a JSON object with a weight_map", path);
+    return Status::dataLoss("'{}' is not a JSON object with a weight_map",
+                            path);
   return root["weight_map"];
 }
 
@@ -91,17 +90,15 @@ Status ModelFiles::openIndexed(const std::string &indexPath) {
   QLORA_ASSIGN_OR_RETURN(json map, readIndex(indexPath));
   for (const auto &[name, value] : map.items()) {
     if (!value.is_string())
-      return Status::error(StatusCode::kDataLoss,
-                           "'{}': weight_map of '{}' is not a file name",
-                           indexPath, name);
+      return Status::dataLoss("'{}': weight_map of '{}' is not a file name",
+                              indexPath, name);
     const std::string shard = value.get<std::string>();
     if (shard.empty() || shard.find('/') != std::string::npos ||
         shard.find("..") != std::string::npos ||
         shard.find('\0') != std::string::npos)
-      return Status::error(StatusCode::kDataLoss,
-                           "'{}': weight_map of '{}' is '{}'; a shard must be "
-                           "a plain file name in the model folder",
-                           indexPath, name, shard);
+      return Status::dataLoss("'{}': weight_map of '{}' is '{}'; a shard must "
+                              "be a plain file name in the model folder",
+                              indexPath, name, shard);
     auto file = files.find(shard);
     if (file == files.end()) {
       auto opened = SafetensorsFile::open(root + "/" + shard);
@@ -111,9 +108,8 @@ Status ModelFiles::openIndexed(const std::string &indexPath) {
       file = files.emplace(shard, std::move(opened).value()).first;
     }
     if (!file->second.find(name))
-      return Status::error(StatusCode::kDataLoss,
-                           "'{}' places tensor '{}' in '{}', which lacks it",
-                           indexPath, name, shard);
+      return Status::dataLoss("'{}' places tensor '{}' in '{}', which lacks it",
+                              indexPath, name, shard);
     owner.emplace(name, shard);
   }
   return Status::ok();
@@ -160,13 +156,11 @@ StatusOr<ModelFiles::Entry> ModelFiles::get(std::string_view name) const {
   if (entry.tensor)
     return entry;
   if (owner.empty())
-    return Status::error(StatusCode::kNotFound,
-                         "model '{}' has no tensor '{}'; it is empty", root,
-                         name);
-  return Status::error(StatusCode::kNotFound,
-                       "model '{}' has no tensor '{}'; it holds {}, such as "
-                       "'{}'",
-                       root, name, owner.size(), owner.begin()->first);
+    return Status::notFound("model '{}' has no tensor '{}'; it is empty", root,
+                            name);
+  return Status::notFound(
+      "model '{}' has no tensor '{}'; it holds {}, such as '{}'", root, name,
+      owner.size(), owner.begin()->first);
 }
 
 std::vector<std::string> ModelFiles::tensorNames() const {

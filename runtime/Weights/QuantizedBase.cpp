@@ -36,8 +36,7 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
     return FileDescriptor();
   const std::string folder = folderOf(request);
   if (folder.empty()) {
-    remark(Status::error(
-        StatusCode::kUnavailable,
+    remark(Status::unavailable(
         "neither XDG_CACHE_HOME nor HOME is set; add --base-cache DIR"));
     return FileDescriptor();
   }

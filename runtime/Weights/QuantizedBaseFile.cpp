@@ -84,8 +84,8 @@ readChecksums(const FileDescriptor &file, std::string_view key,
   const uint64_t wanted = baseFileBytes(arenaBytes);
   if (fstat(file.get(), &info) != 0 ||
       static_cast<uint64_t>(info.st_size) != wanted)
-    return Status::error(StatusCode::kDataLoss, "it has {} bytes instead of {}",
-                         info.st_size, wanted);
+    return Status::dataLoss("it has {} bytes instead of {}", info.st_size,
+                            wanted);
   const uint64_t offset = baseTrailerOffset(arenaBytes);
   std::vector<uint8_t> trailer(wanted - offset);
   QLORA_RETURN_IF_ERROR(file.readAt(offset, trailer));
@@ -95,8 +95,7 @@ readChecksums(const FileDescriptor &file, std::string_view key,
                 checksums.size() * sizeof(uint64_t));
   // Also checks magic, version, sizes and key.
   if (trailer != trailerOf(key, arenaBytes, checksums))
-    return Status::error(StatusCode::kDataLoss,
-                         "its end is damaged or belongs to another base");
+    return Status::dataLoss("its end is damaged or belongs to another base");
   return checksums;
 }
 
@@ -121,9 +120,8 @@ static Status verify(const FileDescriptor &file, std::string_view key,
     }
   });
   if (damaged >= 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "the {} bytes from {} on are damaged", kBaseChunk,
-                         static_cast<uint64_t>(damaged) * kBaseChunk);
+    return Status::dataLoss("the {} bytes from {} on are damaged", kBaseChunk,
+                            static_cast<uint64_t>(damaged) * kBaseChunk);
   return Status::ok();
 }
 
@@ -207,8 +205,7 @@ StatusOr<FileDescriptor> QuantizedBaseCache::open(const std::string &key,
   if (!file.isOpen() && errno == ENOENT)
     return file;
   if (!file.isOpen())
-    return Status::error(StatusCode::kDataLoss, "cannot open '{}': {}", path,
-                         std::strerror(errno));
+    return Status::dataLoss("cannot open '{}': {}", path, std::strerror(errno));
   Status sound = verify(file, key, arenaBytes);
   if (!sound.isOk())
     return sound.withContext(fmt::format("'{}'", path));

@@ -138,8 +138,7 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
 Status checkSettled(const ModelFiles &model) {
   for (const auto &[name, file] : model.all())
     if (!file.identity().isSettled())
-      return Status::error(
-          StatusCode::kUnavailable,
+      return Status::unavailable(
           "'{}' was changed less than two seconds ago, and may still change",
           file.path());
   return Status::ok();
@@ -149,8 +148,8 @@ Status checkUnchanged(const ModelFiles &model) {
   for (const auto &[name, file] : model.all()) {
     QLORA_ASSIGN_OR_RETURN(FileIdentity now, FileIdentity::at(file.path()));
     if (now != file.identity())
-      return Status::error(StatusCode::kUnavailable,
-                           "'{}' was changed while it was read", file.path());
+      return Status::unavailable("'{}' was changed while it was read",
+                                 file.path());
   }
   return Status::ok();
 }

@@ -24,22 +24,18 @@ static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
                                             uint64_t fileBytes) {
   uint64_t headerBytes = 0;
   if (fileBytes < sizeof(headerBytes))
-    return Status::error(StatusCode::kDataLoss,
-                         "it has {} bytes, too few for a header; download it "
-                         "again",
-                         fileBytes);
+    return Status::dataLoss(
+        "it has {} bytes, too few for a header; download it again", fileBytes);
   QLORA_RETURN_IF_ERROR(file.readAt(
       0, {reinterpret_cast<uint8_t *>(&headerBytes), sizeof(headerBytes)}));
   if (headerBytes > kMaxSafetensorsHeaderBytes)
-    return Status::error(StatusCode::kDataLoss,
-                         "its header would have {} bytes, more than the {} "
-                         "allowed; download it again",
-                         headerBytes, kMaxSafetensorsHeaderBytes);
+    return Status::dataLoss("its header would have {} bytes, more than the {} "
+                            "allowed; download it again",
+                            headerBytes, kMaxSafetensorsHeaderBytes);
   if (headerBytes > fileBytes - sizeof(headerBytes))
-    return Status::error(StatusCode::kDataLoss,
-                         "its header has {} bytes, but the file ends after {} "
-                         "of them; download it again",
-                         headerBytes, fileBytes - sizeof(headerBytes));
+    return Status::dataLoss("its header has {} bytes, but the file ends after "
+                            "{} of them; download it again",
+                            headerBytes, fileBytes - sizeof(headerBytes));
   std::string text(headerBytes, '\0');
   QLORA_RETURN_IF_ERROR(
       file.readAt(sizeof(headerBytes),
@@ -50,7 +46,7 @@ static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
 static StatusOr<uint64_t> regularFileBytes(int fd) {
   struct stat info {};
   if (fstat(fd, &info) != 0)
-    return Status::error(StatusCode::kNotFound, "{}", std::strerror(errno));
+    return Status::notFound("{}", std::strerror(errno));
   if (!S_ISREG(info.st_mode))
     return Status::error(StatusCode::kInvalidArgument, "not a regular file");
   return static_cast<uint64_t>(info.st_size);
@@ -75,8 +71,7 @@ StatusOr<SafetensorsFile> SafetensorsFile::open(const std::string &path) {
   opened.filePath = path;
   opened.file = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!opened.file.isOpen())
-    return Status::error(StatusCode::kNotFound, "cannot open '{}': {}", path,
-                         std::strerror(errno));
+    return Status::notFound("cannot open '{}': {}", path, std::strerror(errno));
   if (Status status = opened.load(); !status.isOk())
     return status.withContext(fmt::format("'{}'", path));
   return opened;
@@ -92,11 +87,10 @@ SafetensorsFile::get(std::string_view name) const {
   if (const SafetensorsTensor *tensor = find(name))
     return tensor;
   if (tensors().empty())
-    return Status::error(StatusCode::kNotFound,
-                         "'{}' has no tensor '{}'; it is empty", path(), name);
-  return Status::error(StatusCode::kNotFound,
-                       "'{}' has no tensor '{}'; it holds {}, such as '{}'",
-                       path(), name, tensors().size(), tensors()[0].name);
+    return Status::notFound("'{}' has no tensor '{}'; it is empty", path(),
+                            name);
+  return Status::notFound("'{}' has no tensor '{}'; it holds {}, such as '{}'",
+                          path(), name, tensors().size(), tensors()[0].name);
 }
 
 Status SafetensorsFile::read(const SafetensorsTensor &tensor,

@@ -93,8 +93,7 @@ std::string formatShape(std::span<const int64_t> shape) {
 /// an object, and nesting that no header has.
 static StatusOr<json> parseStrictJson(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf"))
-    return Status::error(StatusCode::kDataLoss,
-                         "the header starts with a byte order mark");
+    return Status::dataLoss("the header starts with a byte order mark");
   std::vector<std::set<std::string>> keys;
   std::string problem;
   auto check = [&](int depth, json::parse_event_t event, json &parsed) {
@@ -115,12 +114,11 @@ static StatusOr<json> parseStrictJson(std::string_view text) {
   };
   json root = json::parse(text, check, /*allow_exceptions=*/false);
   if (!problem.empty())
-    return Status::error(StatusCode::kDataLoss, "{}", problem);
+    return Status::dataLoss("{}", problem);
   if (root.is_discarded())
-    return Status::error(StatusCode::kDataLoss, "the header is not UTF-8 JSON");
+    return Status::dataLoss("the header is not UTF-8 JSON");
   if (!root.is_object())
-    return Status::error(StatusCode::kDataLoss,
-                         "the header is not a JSON object");
+    return Status::dataLoss("the header is not a JSON object");
   return root;
 }
 
@@ -128,16 +126,15 @@ static StatusOr<uint64_t> readCount(const json &value, std::string_view what) {
   if (!value.is_number_unsigned() ||
       value.get<uint64_t>() >
           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    return Status::error(StatusCode::kDataLoss,
-                         "{} holds {}, which is not a count", what,
-                         dumpJson(value));
+    return Status::dataLoss("{} holds {}, which is not a count", what,
+                            dumpJson(value));
   return value.get<uint64_t>();
 }
 
 static Status readShape(const json &entry, SafetensorsTensor &tensor) {
   const auto shape = entry.find("shape");
   if (shape == entry.end() || !shape->is_array())
-    return Status::error(StatusCode::kDataLoss, "no shape");
+    return Status::dataLoss("no shape");
   for (const json &extent : *shape) {
     QLORA_ASSIGN_OR_RETURN(uint64_t count, readCount(extent, "shape"));
     tensor.shape.push_back(static_cast<int64_t>(count));
@@ -148,14 +145,13 @@ static Status readShape(const json &entry, SafetensorsTensor &tensor) {
 static Status readOffsets(const json &entry, SafetensorsTensor &tensor) {
   const auto offsets = entry.find("data_offsets");
   if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2)
-    return Status::error(StatusCode::kDataLoss, "no pair of data_offsets");
+    return Status::dataLoss("no pair of data_offsets");
   QLORA_ASSIGN_OR_RETURN(tensor.begin,
                          readCount((*offsets)[0], "data_offsets"));
   QLORA_ASSIGN_OR_RETURN(tensor.end, readCount((*offsets)[1], "data_offsets"));
   if (tensor.end < tensor.begin)
-    return Status::error(StatusCode::kDataLoss,
-                         "data_offsets end at {}, before their start {}",
-                         tensor.end, tensor.begin);
+    return Status::dataLoss("data_offsets end at {}, before their start {}",
+                            tensor.end, tensor.begin);
   return Status::ok();
 }
 
@@ -172,29 +168,25 @@ static Status checkByteCount(const SafetensorsTensor &tensor) {
   const std::string what = fmt::format(
       "{} {}", safetensorsDtypeName(tensor.dtype), formatShape(tensor.shape));
   if (overflow)
-    return Status::error(StatusCode::kDataLoss, "the size of {} overflows",
-                         what);
+    return Status::dataLoss("the size of {} overflows", what);
   if (bits % 8 != 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "{} is {} bits, not a whole number of bytes", what,
-                         bits);
+    return Status::dataLoss("{} is {} bits, not a whole number of bytes", what,
+                            bits);
   if (bits / 8 != tensor.byteCount())
-    return Status::error(StatusCode::kDataLoss,
-                         "{} needs {} bytes, but its data_offsets span {}",
-                         what, bits / 8, tensor.byteCount());
+    return Status::dataLoss("{} needs {} bytes, but its data_offsets span {}",
+                            what, bits / 8, tensor.byteCount());
   return Status::ok();
 }
 
 static Status readTensor(const json &entry, SafetensorsTensor &tensor) {
   if (!entry.is_object())
-    return Status::error(StatusCode::kDataLoss, "not a JSON object");
+    return Status::dataLoss("not a JSON object");
   const auto dtype = entry.find("dtype");
   if (dtype == entry.end() || !dtype->is_string())
-    return Status::error(StatusCode::kDataLoss, "no dtype");
+    return Status::dataLoss("no dtype");
   const auto known = parseSafetensorsDtype(dtype->get<std::string>());
   if (!known)
-    return Status::error(StatusCode::kDataLoss, "unknown dtype {}",
-                         dumpJson(*dtype));
+    return Status::dataLoss("unknown dtype {}", dumpJson(*dtype));
   tensor.dtype = *known;
   QLORA_RETURN_IF_ERROR(readShape(entry, tensor));
   QLORA_RETURN_IF_ERROR(readOffsets(entry, tensor));
@@ -205,12 +197,10 @@ static Status readMetadata(const json &entry, SafetensorsHeader &header) {
   if (entry.is_null())
     return Status::ok();
   if (!entry.is_object())
-    return Status::error(StatusCode::kDataLoss,
-                         "__metadata__ is not a JSON object");
+    return Status::dataLoss("__metadata__ is not a JSON object");
   for (const auto &[key, value] : entry.items()) {
     if (!value.is_string())
-      return Status::error(StatusCode::kDataLoss,
-                           "__metadata__ '{}' is not a string", key);
+      return Status::dataLoss("__metadata__ '{}' is not a string", key);
     header.metadata.emplace(key, value.get<std::string>());
   }
   return Status::ok();
@@ -222,17 +212,15 @@ static Status checkCoverage(const std::vector<SafetensorsTensor> &tensors,
   uint64_t end = 0;
   for (const SafetensorsTensor &tensor : tensors) {
     if (tensor.begin != end)
-      return Status::error(StatusCode::kDataLoss,
-                           "tensor '{}' starts at byte {}, but the data "
-                           "before it ends at {}",
-                           tensor.name, tensor.begin, end);
+      return Status::dataLoss(
+          "tensor '{}' starts at byte {}, but the data before it ends at {}",
+          tensor.name, tensor.begin, end);
     end = tensor.end;
   }
   if (end != bufferBytes)
-    return Status::error(StatusCode::kDataLoss,
-                         "the tensors end at byte {} of {} bytes of data{}",
-                         end, bufferBytes,
-                         end > bufferBytes ? "; the file is truncated" : "");
+    return Status::dataLoss("the tensors end at byte {} of {} bytes of data{}",
+                            end, bufferBytes,
+                            end > bufferBytes ? "; the file is truncated" : "");
   return Status::ok();
 }
 

@@ -112,8 +112,7 @@ static Status checkOrder(const ModelFiles &model, const std::string &name,
       {reinterpret_cast<uint8_t *>(group.data()), 4 * group.size()}));
   for (int64_t i = 0; i < w.in; ++i)
     if (group[static_cast<size_t>(i)] != i / (w.in / w.groups))
-      return Status::error(
-          StatusCode::kUnavailable,
+      return Status::unavailable(
           "'{}': tensor '{}' has input {} in group {} instead of {}: desc_act "
           "is not supported; use a model that was quantised with desc_act "
           "false or static_groups true",

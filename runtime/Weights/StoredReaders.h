@@ -11,8 +11,7 @@ namespace qlora {
 
 template <typename... Args>
 Status damaged(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kDataLoss, format,
-                       std::forward<Args>(args)...);
+  return Status::dataLoss(format, std::forward<Args>(args)...);
 }
 
 /// Returns "a.q_proj" for "a.q_proj.weight".

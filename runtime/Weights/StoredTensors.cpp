@@ -267,9 +267,8 @@ StatusOr<StoredDescription> describeStored(const ModelFiles &model,
   const std::string weight(name);
   const StoredReader *reader = findReader(model, weight);
   if (!reader)
-    return Status::error(StatusCode::kNotFound,
-                         "'{}' has no quantised tensors for '{}'",
-                         model.folder(), name);
+    return Status::notFound("'{}' has no quantised tensors for '{}'",
+                            model.folder(), name);
   StoredDescription result;
   QLORA_RETURN_IF_ERROR(reader->describe(
       model, weight, *storedFormat(reader->dtype), result));

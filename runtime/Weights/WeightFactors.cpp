@@ -34,9 +34,8 @@ static bool isComplete(const json &entry) {
 
 Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
   const auto damaged = [&](std::string_view what) {
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}': adapter_factors {}; compile it again",
-                         module.path(), what);
+    return Status::dataLoss("'{}': adapter_factors {}; compile it again",
+                            module.path(), what);
   };
   if (!factors.is_object())
     return damaged("is not an object");

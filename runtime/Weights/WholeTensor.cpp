@@ -81,14 +81,13 @@ StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
   if (canSlice(format, of) &&
       (!isPacked(slice) || slice.double_quant == doubleQuantOfSlice(format)))
     return whole;
-  return Status::error(StatusCode::kDataLoss,
-                       "'{}': parameter '{}' has {} slices in dimension {} of "
-                       "{}, {} in blocks of {} with double_quant {}, but a "
-                       "slice is not whole blocks; compile it again",
-                       module.path(), slice.name, slice.slices,
-                       slice.slice_dimension, formatShape(shapeOf(whole)),
-                       dtypeName(format.dtype), whole.block,
-                       slice.double_quant);
+  return Status::dataLoss("'{}': parameter '{}' has {} slices in dimension {} "
+                          "of {}, {} in blocks of {} with double_quant {}, but "
+                          "a slice is not whole blocks; compile it again",
+                          module.path(), slice.name, slice.slices,
+                          slice.slice_dimension, formatShape(shapeOf(whole)),
+                          dtypeName(format.dtype), whole.block,
+                          slice.double_quant);
 }
 
 //===----------------------------------------------------------------------===//

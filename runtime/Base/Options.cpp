@@ -105,12 +105,11 @@ Status Options::set(const OptionRow &row, json value, Source source) {
       boolean("auto_find_batch_size") && value > slot.value)
     return Status::ok();
   if (isCompiled && row.scope == OptionScope::kProgram && value != slot.value)
-    return Status::invalid("the program was compiled with {} and cannot run "
-                           "with {}; compile it again with {} {}, or run it "
-                           "with {} {}",
-                           plainText(slot.value), plainText(value),
-                           flagSpelling(row.name), plainText(value),
-                           flagSpelling(row.name), plainText(slot.value));
+    return Status::invalid(
+        "the program was compiled with {} and cannot run with {}; compile it "
+        "again with {} {}, or run it with {} {}",
+        plainText(slot.value), plainText(value), flagSpelling(row.name),
+        plainText(value), flagSpelling(row.name), plainText(slot.value));
   slot = {std::move(value), source};
   return Status::ok();
 }

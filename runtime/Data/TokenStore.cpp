@@ -110,10 +110,9 @@ Status TokenStore::loadOffsets(const CompiledVariants &variants) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
                          file.get("row_offsets"));
   if (tensor->dtype != SafetensorsDtype::kI64 || tensor->shape.size() != 1)
-    return Status::invalid("'{}': row_offsets expects I64 [rows + 1], but is "
-                           "{} {}",
-                           file.path(), safetensorsDtypeName(tensor->dtype),
-                           formatShape(tensor->shape));
+    return Status::invalid(
+        "'{}': row_offsets expects I64 [rows + 1], but is {} {}", file.path(),
+        safetensorsDtypeName(tensor->dtype), formatShape(tensor->shape));
   if (tensor->shape[0] < 2)
     return Status::invalid("'{}' has no rows", file.path());
   offsets.resize(static_cast<size_t>(tensor->shape[0]));

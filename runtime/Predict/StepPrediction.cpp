@@ -263,11 +263,10 @@ static Status checkRequest(const LoadedModule &module,
                            const PredictionRequest &request) {
   const bool isCuda = module.table().target == QLORA_TARGET_CUDA;
   if (isCuda != request.device.gpu.has_value())
-    return Status::invalid("'{}' was compiled for {}, but {} is a {}; compile "
-                           "it with --target {}",
-                           module.path(), isCuda ? "cuda" : "cpu",
-                           request.device.cpu, isCuda ? "CPU" : "GPU",
-                           isCuda ? "cpu" : "cuda");
+    return Status::invalid(
+        "'{}' was compiled for {}, but {} is a {}; compile it with --target {}",
+        module.path(), isCuda ? "cuda" : "cpu", request.device.cpu,
+        isCuda ? "CPU" : "GPU", isCuda ? "cpu" : "cuda");
   return Status::ok();
 }
 

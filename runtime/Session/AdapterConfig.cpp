@@ -208,10 +208,9 @@ static Status differs(const std::string &path, const char *key,
     return Status::invalid("'{}': {} is {}, but {} is {}. Fix: {} {}", path,
                            key, dumpJson(theirs), options.spelling(option),
                            ours, flag, value);
-  return Status::invalid(
-      "'{}': {} is {}, but this program was compiled for {}. "
-      "Fix: compile with {} {}",
-      path, key, dumpJson(theirs), ours, flag, value);
+  return Status::invalid("'{}': {} is {}, but this program was compiled for "
+                         "{}. Fix: compile with {} {}",
+                         path, key, dumpJson(theirs), ours, flag, value);
 }
 
 /// Checks that each module of the adapter is one of the program's.
@@ -225,13 +224,12 @@ static Status checkTargets(const std::string &folder,
   if (status.isOk() || !config.contains("target_modules"))
     return status;
   const ordered_json &theirs = config["target_modules"];
-  return Status::error(status.code(),
-                       "{}. The adapter's target_modules are {}, and this "
-                       "program was compiled for {}. Fix: compile with "
-                       "--lora-target-modules {}",
-                       status.message(), dumpJson(theirs),
-                       dumpJson(options.value("lora_target_modules")),
-                       flagText(theirs));
+  return Status::error(
+      status.code(),
+      "{}. The adapter's target_modules are {}, and this program was compiled "
+      "for {}. Fix: compile with --lora-target-modules {}",
+      status.message(), dumpJson(theirs),
+      dumpJson(options.value("lora_target_modules")), flagText(theirs));
 }
 
 /// Whether this run's base fits an adapter's init_lora_weights: both have the

@@ -45,10 +45,9 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
   const char *target =
       module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
   if (request.device != "auto" && request.device != target)
-    return Status::invalid("--device {}: '{}' was compiled for {}; compile it "
-                           "with --target {}",
-                           request.device, module.path(), target,
-                           request.device);
+    return Status::invalid(
+        "--device {}: '{}' was compiled for {}; compile it with --target {}",
+        request.device, module.path(), target, request.device);
   DeviceOptions options;
   options.collectives = group.groups();
   options.observer = &observer;

@@ -32,11 +32,10 @@ Status checkSharing(const LoadedModule &module, int ranksPerGpu,
                            "Fix: leave --ranks-per-gpu out",
                            ranksPerGpu, module.path());
   if (localRanks % ranksPerGpu != 0)
-    return Status::invalid(
-        "--ranks-per-gpu {} does not divide the {} rank{} of "
-        "this machine. Fix: --gpus {}",
-        ranksPerGpu, localRanks, localRanks == 1 ? "" : "s",
-        (localRanks / ranksPerGpu + 1) * ranksPerGpu);
+    return Status::invalid("--ranks-per-gpu {} does not divide the {} rank{} "
+                           "of this machine. Fix: --gpus {}",
+                           ranksPerGpu, localRanks, localRanks == 1 ? "" : "s",
+                           (localRanks / ranksPerGpu + 1) * ranksPerGpu);
   const int64_t mesh = module.groups().meshSize();
   if (mesh % ranksPerGpu == 0 || ranksPerGpu % mesh == 0)
     return Status::ok();

@@ -47,10 +47,9 @@ StatusOr<FileWeight> FileWeight::of(const SafetensorsFile &file,
         formatShape(shape));
   const auto dtype = toAbiDtype(tensor.dtype);
   if (!dtype || weightBytes(*dtype) == 0)
-    return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
-                           "BF16 or F16",
-                           file.path(), tensor.name,
-                           safetensorsDtypeName(tensor.dtype));
+    return Status::invalid(
+        "'{}': tensor '{}' is {}; weights must be F32, BF16 or F16",
+        file.path(), tensor.name, safetensorsDtypeName(tensor.dtype));
   return FileWeight{&file, &tensor, *dtype};
 }
 

@@ -19,10 +19,9 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
     const int there = group ? group->size() : 1;
     if (wanted <= 1 || static_cast<uint32_t>(there) == wanted)
       return Status::ok();
-    return Status::invalid(
-        "'{}' was compiled for a base sharded over {} ranks ({}), not {}; "
-        "start a multiple of {} ranks",
-        module.path(), wanted, parts, there, wanted);
+    return Status::invalid("'{}' was compiled for a base sharded over {} ranks "
+                           "({}), not {}; start a multiple of {} ranks",
+                           module.path(), wanted, parts, there, wanted);
   };
   QLORA_RETURN_IF_ERROR(check(module.table().shards, shards, "pieces"));
   return check(module.sliceRanks(), slices, "slices");

@@ -126,8 +126,7 @@ static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
 LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
                                                 OpOperand &operand) {
   StageCopier stage(op);
-  OpBuilder builder(op);
-  builder.setListener(&stage);
+  OpBuilder builder(op, &stage);
   Value own = operand.get();
   const bool isByColumn = llvm::is_contained(op.getColumnOperands(), &operand);
   auto weight = own.getDefiningOp<WeightOp>();
@@ -157,8 +156,7 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
 /// Makes the number of column runs divisible by the ranks, if supported.
 bool SequenceSharding::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
-  OpBuilder builder(op);
-  builder.setListener(&stage);
+  OpBuilder builder(op, &stage);
   if (!op.assignRuns(builder, exchange.ranks))
     return false;
   for (Operation *each : stage.made)
@@ -185,8 +183,7 @@ LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
       {exchange.lines, exchange.length, columnsOf(result) / exchange.ranks}));
   bytes += tensorBytes(tensorOf(result));
   StageCopier stage(op);
-  OpBuilder builder(op);
-  builder.setListener(&stage);
+  OpBuilder builder(op, &stage);
   builder.setInsertionPointAfter(op);
   Value own = exchange.toOwnTokens(builder, op.getLoc(), result);
   result.replaceAllUsesExcept(own, stage.made.front());

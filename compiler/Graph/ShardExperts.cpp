@@ -194,8 +194,7 @@ Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
     reader = maker;
   if (!all) {
     StageCopier stage(reader);
-    OpBuilder builder(own.getContext());
-    builder.setListener(&stage);
+    OpBuilder builder(own.getContext(), &stage);
     builder.setInsertionPointAfterValue(own);
     all = AllGatherOp::create(builder, own.getLoc(),
                               withRows(own, ranks * tokens[0]), own, Ranks::EP);
@@ -207,8 +206,7 @@ Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
 void ExpertSharding::shardGroups(GroupingOp op) {
   Value rows = rowsOfAll(op->getOperand(0), op);
   StageCopier stage(op);
-  OpBuilder builder(op);
-  builder.setListener(&stage);
+  OpBuilder builder(op, &stage);
   SmallVector<Value> shared = op.shardGroups(builder, rows, ranks);
   Value offsets = op.getGroupOffsets();
   for (auto [old, now] : llvm::zip(op->getResults(), shared)) {
@@ -233,8 +231,7 @@ void ExpertSharding::useOwnGroups(WeightedMatmul product) {
 /// Reduce-scatters the results, so that each rank gets its own tokens.
 void ExpertSharding::leaveGroups(Operation *op) {
   StageCopier stage(op);
-  OpBuilder builder(op);
-  builder.setListener(&stage);
+  OpBuilder builder(op, &stage);
   builder.setInsertionPointAfter(op);
   for (Value result : op->getResults()) {
     auto own = ReduceScatterOp::create(

@@ -114,8 +114,7 @@ Value TokenSharding::ownOf(Value value, Operation *reader) {
   if (made)
     return made;
   StageCopier stage(reader);
-  OpBuilder b(reader);
-  b.setListener(&stage);
+  OpBuilder b(reader, &stage);
   const RankedTensorType type = ownType(value);
   const RankedTensorType block =
       RankedTensorType::get({1, type.getNumElements()}, type.getElementType());

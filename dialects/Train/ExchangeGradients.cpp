@@ -17,12 +17,24 @@ static LogicalResult reverse(AllSumOp sum, Tape &tape) {
   return success();
 }
 
-static LogicalResult reverse(AllToAllOp exchange, Tape &tape) {
-  tape.add(exchange.getX(),
-           AllToAllOp::create(
-               tape.getBuilder(), exchange.getLoc(), exchange.getX().getType(),
-               tape.lookup(exchange.getResult()), exchange.getRanks()));
+/// Rule of a collective: its gradient is the collective `Back` of dy.
+template <typename Back, typename Op>
+static LogicalResult reverseWith(Op op, Tape &tape) {
+  tape.add(op.getX(),
+           Back::create(tape.getBuilder(), op.getLoc(), op.getX().getType(),
+                        tape.lookup(op.getResult()), op.getRanks()));
   return success();
+}
+static LogicalResult reverse(AllToAllOp op, Tape &tape) {
+  return reverseWith<AllToAllOp>(op, tape);
+}
+/// All ranks use this rank's rows, so the rows' gradient is the sum of all
+/// ranks' gradients.
+static LogicalResult reverse(AllGatherOp op, Tape &tape) {
+  return reverseWith<ReduceScatterOp>(op, tape);
+}
+static LogicalResult reverse(ReduceScatterOp op, Tape &tape) {
+  return reverseWith<AllGatherOp>(op, tape);
 }
 
 static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
@@ -68,24 +80,6 @@ static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
   SendOp::create(tape.getBuilder(), receive.getLoc(), TypeRange(), gradients,
                  receive.getPeer(), tape.getBuilder().getStrArrayAttr({}),
                  flags);
-  return success();
-}
-
-/// All ranks use this rank's rows, so their gradient is the sum of all ranks'
-/// gradients: a reduce-scatter.
-static LogicalResult reverse(AllGatherOp gather, Tape &tape) {
-  tape.add(gather.getX(),
-           ReduceScatterOp::create(
-               tape.getBuilder(), gather.getLoc(), gather.getX().getType(),
-               tape.lookup(gather.getResult()), gather.getRanks()));
-  return success();
-}
-
-static LogicalResult reverse(ReduceScatterOp scatter, Tape &tape) {
-  tape.add(scatter.getX(),
-           AllGatherOp::create(
-               tape.getBuilder(), scatter.getLoc(), scatter.getX().getType(),
-               tape.lookup(scatter.getResult()), scatter.getRanks()));
   return success();
 }
 

@@ -18,39 +18,24 @@ using namespace qlora;
 //===----------------------------------------------------------------------===//
 
 static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
-  AttachAdaptersOptions adapters;
-  adapters.rank = options.rank;
-  adapters.alpha = options.alpha;
-  adapters.dropout = options.dropout;
-  adapters.rslora = options.rslora;
-  adapters.dora = options.dora;
-  adapters.bias = options.loraBias;
-  adapters.targets = options.targets;
-  adapters.exclude = options.excludedModules;
-  adapters.layers = options.layers;
-  adapters.layersPattern = options.layersPattern;
-  adapters.rankPattern = options.rankPattern;
-  adapters.alphaPattern = options.alphaPattern;
-  adapters.modulesToSave = options.modulesToSave;
-  adapters.initA = options.initA;
-  adapters.initB = options.initB;
-  pm.addPass(createAttachAdapters(adapters));
+  const AttachAdaptersOptions &lora = options.lora;
+  pm.addPass(createAttachAdapters(lora));
   AttachExpertAdaptersOptions experts;
-  experts.rank = options.rank;
-  experts.alpha = options.alpha;
-  experts.dropout = options.dropout;
-  experts.rslora = options.rslora;
+  experts.rank = lora.rank;
+  experts.alpha = lora.alpha;
+  experts.dropout = lora.dropout;
+  experts.rslora = lora.rslora;
   experts.targets = options.targetParameters;
-  experts.moduleTargets = options.targets;
-  experts.rankPattern = options.rankPattern;
-  experts.alphaPattern = options.alphaPattern;
-  experts.initA = options.initA;
-  experts.initB = options.initB;
+  experts.moduleTargets = lora.targets;
+  experts.rankPattern = lora.rankPattern;
+  experts.alphaPattern = lora.alphaPattern;
+  experts.initA = lora.initA;
+  experts.initB = lora.initB;
   pm.addPass(createAttachExpertAdapters(experts));
   // After the adapters, to detect an adapter on the embedding.
   AttachTokensOptions tokens;
   llvm::append_range(tokens.tokens, options.trainedTokens);
-  tokens.modulesToSave = options.modulesToSave;
+  tokens.modulesToSave = lora.modulesToSave;
   pm.addPass(createAttachTokens(tokens));
 }
 
@@ -87,7 +72,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   if (!options.trainsAll)
     buildAdapters(pm, options);
   MarkTrainableOptions weights;
-  weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
+  weights.modules = options.trainsAll ? "[]" : options.lora.modulesToSave;
   weights.all = options.trainsAll;
   weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;

@@ -9,6 +9,7 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/Pass/PassManager.h"
 
+#include "compiler/Passes.h"
 #include "runtime/Kernels/WorkspaceSize.h"
 
 #include <optional>
@@ -41,18 +42,7 @@ struct CompileOptions {
   std::string objective = "none"; ///< none, or a value of attach-loss
   double beta = 0.1;
   double desirableWeight = 1, undesirableWeight = 1;
-  int64_t rank = 8;
-  double alpha = 8;
-  double dropout = 0;
-  bool rslora = false;
-  bool dora = false;
-  bool loraBias = false;
-  std::string targets = "\"all-linear\"";
-  std::string excludedModules = "[]";
-  std::string layers = "[]", layersPattern = "[]";
-  std::string rankPattern = "{}";
-  std::string alphaPattern = "{}";
-  std::string modulesToSave = "[]";
+  AttachAdaptersOptions lora;
   std::vector<int64_t> trainedTokens; ///< token ids; empty: none
   std::string bias = "none"; ///< trainable base biases: none, all or lora_only
   bool trainsAll = false; ///< full fine-tuning, without adapters
@@ -60,8 +50,6 @@ struct CompileOptions {
   double noiseAlpha = 0; ///< NEFTune
   std::string optimizer = "adamw_torch";
   std::string targetParameters = "[]";
-  std::string initA = "kaiming";
-  std::string initB = "zero";
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
   int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: none
   std::string offloadEmbedding = "auto"; ///< auto, true or false

@@ -67,9 +67,7 @@ private:
   void assign(EntryOp entry, const SymbolTable &symbols,
               const DeviceProfile &device, bool mayIssueAhead);
 };
-} // namespace
 
-namespace {
 /// Byte ranges that commands of queues other than compute have touched so far.
 class TouchedRanges {
 public:
@@ -97,9 +95,7 @@ private:
   };
   DenseMap<std::pair<Operation *, unsigned>, std::vector<Touch>> touches;
 };
-} // namespace
 
-namespace {
 /// Finds the newest copy to the saved arena that the compute queue must wait
 /// for (program.copy's `behind`). The copied values are freed after that wait.
 class AwaitedCopies {

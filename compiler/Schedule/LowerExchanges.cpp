@@ -108,8 +108,11 @@ void StepLowering::lowerGather(GatherFlatOp op) {
 }
 
 /// Exchanges the rows of this rank with those of the group's other ranks.
-void StepLowering::lowerTogether(Operation &op, program::Collective kind,
-                                 Ranks ranks) {
+void StepLowering::lowerTogether(Operation &op, Ranks ranks) {
+  using program::Collective;
+  const auto kind = isa<AllGatherOp>(op)       ? Collective::AllGather
+                    : isa<ReduceScatterOp>(op) ? Collective::ReduceScatter
+                                               : Collective::AllToAll;
   Value x = op.getOperand(0), result = op.getResult(0);
   Value source = view(densePlaceOf(x), x);
   Value target = view(placeOf(result), result);

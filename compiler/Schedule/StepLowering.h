@@ -100,8 +100,7 @@ private:
   void lowerScatter(train::ScatterGradientOp op);
   void lowerCopy(train::CopyToHostOp op);
   void lowerCopy(train::CopyFromHostOp op);
-  void lowerTogether(mlir::Operation &op, program::Collective kind,
-                     model::Ranks ranks);
+  void lowerTogether(mlir::Operation &op, model::Ranks ranks);
   void lowerSend(model::SendOp op);
   void lowerReceive(model::ReceiveOp op);
   void lowerAllSum(model::AllSumOp op);

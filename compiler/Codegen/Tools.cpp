@@ -88,53 +88,29 @@ StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
                        fmt::join(names, " or "), kLlvmFolder, package);
 }
 
-namespace {
-
-/// A running command, whose stdout and stderr go to the file `output`.
-struct Running {
-  const Command *command;
-  llvm::sys::ProcessInfo process;
-  std::string output;
-};
-
-} // namespace
-
-static Status commandError(const Command &command, int code,
-                           const std::string &reason,
-                           const std::string &outputPath) {
-  StatusOr<std::string> output = readWholeFile(outputPath);
-  StringRef text = output.isOk() ? StringRef(*output) : StringRef();
-  // Keep the first lines only: they name the cause.
-  size_t end = text.find('\n', std::min<size_t>(text.size(), 400));
-  return Status::error(
-      StatusCode::kInternal, "{} failed ({}): {}", command.front(),
-      reason.empty() ? fmt::format("exit code {}", code) : reason,
-      text.take_front(end).rtrim().str());
-}
-
-static StatusOr<Running> start(const Command &command,
-                               const std::string &output) {
+/// Runs a command, whose stdout and stderr go to the file `output`.
+static Status runCommand(const Command &command, const std::string &output) {
   llvm::SmallVector<StringRef> arguments(command.begin(), command.end());
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(output),
                                           StringRef(output)};
   std::string reason;
   bool failed = false;
-  Running running{&command, {}, output};
-  running.process = llvm::sys::ExecuteNoWait(
-      command.front(), arguments, std::nullopt, redirects, 0, &reason, &failed);
+  const int code = llvm::sys::ExecuteAndWait(
+      command.front(), arguments, /*Env=*/std::nullopt, redirects,
+      /*SecondsToWait=*/0, /*MemoryLimit=*/0, &reason, &failed);
   if (failed)
     return Status::error(StatusCode::kUnavailable, "cannot run {}: {}",
                          command.front(), reason);
-  return running;
-}
-
-static Status finish(const Running &running) {
-  std::string reason;
-  llvm::sys::ProcessInfo end =
-      llvm::sys::Wait(running.process, std::nullopt, &reason);
-  if (end.ReturnCode == 0)
+  if (code == 0)
     return Status::ok();
-  return commandError(*running.command, end.ReturnCode, reason, running.output);
+  const StatusOr<std::string> text = readWholeFile(output);
+  const StringRef lines = text.isOk() ? StringRef(*text) : StringRef();
+  // Keep the first lines only: they name the cause.
+  size_t end = lines.find('\n', std::min<size_t>(lines.size(), 400));
+  return Status::error(
+      StatusCode::kInternal, "{} failed ({}): {}", command.front(),
+      reason.empty() ? fmt::format("exit code {}", code) : reason,
+      lines.take_front(end).rtrim().str());
 }
 
 Status qlora::runCommands(const std::vector<Command> &commands,
@@ -153,9 +129,8 @@ Status qlora::runCommands(const std::vector<Command> &commands,
   report(0);
   auto work = [&] {
     for (size_t i = next++; i < commands.size(); i = next++) {
-      StatusOr<Running> running =
-          start(commands[i], folder.file(fmt::format("{}", i)));
-      results[i] = running.isOk() ? finish(*running) : running.status();
+      results[i] =
+          runCommand(commands[i], folder.file(fmt::format("{}", i)));
       report(1);
     }
   };
@@ -172,8 +147,7 @@ Status qlora::runCommands(const std::vector<Command> &commands,
 
 StatusOr<std::string> qlora::readCommand(const Command &command) {
   QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
-  QLORA_ASSIGN_OR_RETURN(Running running,
-                         start(command, folder.file("output")));
-  QLORA_RETURN_IF_ERROR(finish(running));
-  return readWholeFile(running.output);
+  const std::string output = folder.file("output");
+  QLORA_RETURN_IF_ERROR(runCommand(command, output));
+  return readWholeFile(output);
 }

@@ -81,11 +81,9 @@ static BufferCategory purposeOf(BufferOp buffer,
 
 static TimelinePeak peakOf(const EntryTimeline &timeline) {
   std::vector<int64_t> change(timeline.commands.size() + 1);
-  auto isActivation = [](const TimelineBuffer &buffer) {
-    return buffer.category != BufferCategory::Workspace;
-  };
-  for (const TimelineBuffer &buffer :
-       llvm::make_filter_range(timeline.buffers, isActivation)) {
+  for (const TimelineBuffer &buffer : timeline.buffers) {
+    if (buffer.category == BufferCategory::Workspace)
+      continue;
     int64_t bytes = BufferOp(buffer.op).getBytes();
     change[buffer.first] += bytes;
     change[buffer.last + 1] -= bytes;

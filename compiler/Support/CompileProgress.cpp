@@ -22,8 +22,11 @@ static void writeErrors(std::string_view text) {
 }
 
 CompileProgress::CompileProgress()
-    : CompileProgress(writeErrors, isatty(STDERR_FILENO) ? Pace::ofTerminal()
-                                                         : Pace::ofLog()) {}
+    : CompileProgress(writeErrors,
+                      isatty(STDERR_FILENO)
+                          ? Pace{true, Milliseconds(2000), Milliseconds(1000)}
+                          : Pace{false, Milliseconds(10000),
+                                 Milliseconds(10000)}) {}
 
 CompileProgress::CompileProgress(Write write, Pace pace)
     : write(std::move(write)), pace(pace),

@@ -27,12 +27,6 @@ public:
     bool isTerminal = false;
     Milliseconds first{0}; ///< from the start to the first line
     Milliseconds next{0};  ///< from line to line
-    static Pace ofTerminal() {
-      return {true, Milliseconds(2000), Milliseconds(1000)};
-    }
-    static Pace ofLog() {
-      return {false, Milliseconds(10000), Milliseconds(10000)};
-    }
   };
   using Write = std::function<void(std::string_view)>;
 

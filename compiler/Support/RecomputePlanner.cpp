@@ -62,15 +62,9 @@ RecomputePlan qlora::planWithoutRecompute(const RecomputeProblem &problem) {
 }
 
 RecomputePlan qlora::planSegments(const RecomputeProblem &problem,
-                                  int64_t blocksPerSegment) {
+                                  int64_t blocksPerSegment, bool isNested) {
   RecomputeSearch search(problem);
-  return search.planOf(search.keepSegments(blocksPerSegment, false));
-}
-
-RecomputePlan qlora::planNested(const RecomputeProblem &problem,
-                                int64_t blocksPerSegment) {
-  RecomputeSearch search(problem);
-  return search.planOf(search.keepSegments(blocksPerSegment, true));
+  return search.planOf(search.keepSegments(blocksPerSegment, isNested));
 }
 
 /// Returns the initial choices of the search, each changed to fit the budget if

@@ -143,14 +143,11 @@ std::vector<uint32_t> zonesOf(const RecomputeProblem &problem);
 RecomputePlan planWithoutRecompute(const RecomputeProblem &problem);
 
 /// Plans to keep only values that cross from one segment of `blocksPerSegment`
-/// blocks to another, and values without a block.
+/// blocks to another, and values without a block. If `isNested`, uses two
+/// levels: inside a segment, values that cross from one block to another are
+/// recomputed once, the others per zone.
 RecomputePlan planSegments(const RecomputeProblem &problem,
-                           int64_t blocksPerSegment);
-
-/// Plans segments in two levels: inside a segment, values that cross from one
-/// block to another are recomputed once, the others per zone.
-RecomputePlan planNested(const RecomputeProblem &problem,
-                         int64_t blocksPerSegment);
+                           int64_t blocksPerSegment, bool isNested = false);
 
 /// Returns the fastest plan found within `budget` bytes, or the one with the
 /// lowest peak if none fits. Deterministic.

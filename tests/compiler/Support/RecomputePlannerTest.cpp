@@ -151,8 +151,8 @@ TEST(RecomputePlanner, PeakIsWhatAPlainCountSays) {
     EXPECT_LE(plan.peakBytes, all.peakBytes);
     expectOrdered(problem, plan);
     for (const RecomputePlan &fixed :
-         {planBlocks(problem, 0), planNested(problem, 2),
-          planNested(problem, 3), planRecompute(problem, 1)}) {
+         {planBlocks(problem, 0), planSegments(problem, 2, true),
+          planSegments(problem, 3, true), planRecompute(problem, 1)}) {
       EXPECT_EQ(fixed.peakBytes, plainPeak(problem, fixed));
       expectOrdered(problem, fixed);
     }
@@ -220,7 +220,7 @@ TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
   // 6 blocks, U = 64, with x0 to x6 between them. With segments of 3, x0, x3
   // and x6 are kept, but x6 only for the head.
   RecomputeProblem problem = layered(6, 64);
-  RecomputePlan nested = planNested(problem, 3);
+  RecomputePlan nested = planSegments(problem, 3, true);
   EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
   // Op 0 makes x0, ops 5 b + 1 to 5 b + 5 are block b, and its last one makes
   // x(b + 1). The gradients of block b begin at 33 + 4 (5 - b).

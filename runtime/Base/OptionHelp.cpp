@@ -14,7 +14,7 @@ namespace qlora {
 
 static constexpr size_t kWidth = 80;
 static constexpr size_t kFlagColumn = 2, kContinuedColumn = 6;
-static constexpr size_t kHelpColumn = 24; ///< as in argparse
+static constexpr size_t kHelpColumn = 24; ///< argparse's column
 
 static std::string valueHint(const OptionRow &row) {
   const std::string choices =

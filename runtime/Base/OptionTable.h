@@ -78,8 +78,8 @@ struct OptionRow {
 /// One spelling of an option.
 struct OptionName {
   const OptionRow *row = nullptr;
-  std::string_view name = {};      ///< with underscores
-  std::string_view whenTrue = {};  ///< for a switch
+  std::string_view name = {};      ///< name with underscores
+  std::string_view whenTrue = {};  ///< value that true of a switch stands for
   std::string_view whenFalse = {}; ///< empty: false is an error
   char mark = 0; ///< '-': an earlier spelling; '!': refused; 0: shown
 

@@ -48,7 +48,7 @@ StatusOr<int64_t> parseByteSize(std::string_view text);
 struct YamlEntry {
   std::string key;
   nlohmann::ordered_json value;
-  int line = 0;             ///< from 1; 0: not from a file
+  int line = 0;             ///< line number from 1; 0: not from a file
   std::string written = {}; ///< key in the file, if `key` is a translation
 
   /// Returns the key as written in the file.

@@ -23,7 +23,7 @@ namespace qlora {
 struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
-  const nlohmann::json &vocabSize; ///< as recorded in the module
+  const nlohmann::json &vocabSize; ///< tokenizer's size, recorded
   /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
   ProgressListener progress = {};
   /// Receive messages (empty on ranks that report nothing): `note` what
@@ -36,8 +36,8 @@ struct DataSummary {
   int64_t rows = 0;
   int64_t tokens = 0; ///< tokens of all rows, without padding
   int64_t labelledTokens = 0;
-  int64_t truncatedRows = 0; ///< for qlora-data's files; 0 for others
-  int64_t droppedRows = 0;   ///< for qlora-data's files; not in `rows`
+  int64_t truncatedRows = 0; ///< only known for qlora-data's files, else 0
+  int64_t droppedRows = 0; ///< only known for qlora-data's files; not in `rows`
   int64_t longest = 0; ///< tokens of the longest row; 0: token file, as median
   int64_t median = 0;
 };

@@ -35,7 +35,7 @@ struct DatasetRows {
   int64_t sides = 1;
   /// Whether half of the sequences have mismatched answers (KtoKlPairs.h).
   bool hasMismatched = false;
-  bool hasOneSegment = false; ///< as in MicroBatch, for all rows
+  bool hasOneSegment = false; ///< each row is one segment
 
   int64_t count() const;
   /// Tokens of a row's longest side. The next three functions sum over the
@@ -128,7 +128,7 @@ private:
 struct DataMix {
   std::vector<WeightedPath> files;
   std::vector<std::string> names = {}; ///< for errors; empty: the paths
-  double validationSize = 0;           ///< as in selectRows()
+  double validationSize = 0;           ///< argument of selectRows()
 };
 struct DataParts {
   std::unique_ptr<Dataset> training, validation; ///< the latter may be null

@@ -42,7 +42,8 @@ public:
 
 private:
   int64_t ranks, each;
-  std::vector<std::vector<int64_t>> numbers; ///< by rank; empty: equal speeds
+  /// Index: rank; empty: equal speeds.
+  std::vector<std::vector<int64_t>> numbers;
 };
 
 } // namespace qlora

@@ -22,7 +22,7 @@ namespace qlora {
 
 /// A file of a dataset, with its weight.
 struct RowSource {
-  std::string name; ///< for errors
+  std::string name; ///< name for errors
   int64_t rows = 0;
   double weight = 1;
 };

@@ -84,8 +84,8 @@ struct RowsMetadata {
 /// Messages on qlora-data's changes to the rows, from the file's metadata;
 /// empty if there is nothing to report.
 struct ConversionNotes {
-  std::string note;    ///< its chat template, if it is unusual
-  std::string warning; ///< what it cut or left out
+  std::string note;    ///< the chat template, if it is unusual
+  std::string warning; ///< what qlora-data cut or left out
 };
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath);
 

@@ -128,13 +128,13 @@ private:
 
   SafetensorsFile file;
   int64_t vocabSize;
-  int64_t batch = 0, rowLength = 0; ///< of a token file; 0 for a rows file
+  int64_t batch = 0, rowLength = 0; ///< sizes of a token file, else 0
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
   /// Tensors of the file, or null if it lacks them.
   const SafetensorsTensor *positions = nullptr, *segments = nullptr;
   std::vector<int64_t> offsets;     ///< first token of each row of a rows file
-  std::vector<int64_t> labelCounts; ///< one per row
-  std::vector<int32_t> judgements;  ///< one per row, or empty
+  std::vector<int64_t> labelCounts; ///< count of each row
+  std::vector<int32_t> judgements;  ///< mark of each row, or empty
   std::vector<int64_t> answerLengths; ///< empty without judgements
   std::string digest;               ///< hash of all rows
 };

@@ -64,7 +64,7 @@ private:
   using Clock = std::array<uint64_t, QLORA_QUEUE_COUNT>;
   struct Access {
     uint64_t begin, end;
-    uint64_t time; ///< in its queue's own clock
+    uint64_t time; ///< time of its queue's clock
     bool isWrite;
   };
   struct Owner {

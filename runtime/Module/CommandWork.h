@@ -38,7 +38,7 @@ std::string_view stepPartName(StepPart part);
 struct CommandKernel {
   StepPart part;
   Work work;
-  Demand demand; ///< of `work` on the given device
+  Demand demand; ///< demand of `work` on the given device
 };
 
 /// Returns the kernels of a LAUNCH, FILL or COPY; none for other commands.

@@ -29,7 +29,8 @@ struct PackingCosts {
 /// of() returns kDataLoss if an entry of a variant is missing.
 struct CompiledVariants {
   int64_t batch = 0;
-  std::vector<int64_t> lengths; ///< of `batch` sequences, ascending
+  /// Tokens of each of `batch` sequences, ascending.
+  std::vector<int64_t> lengths;
   /// Size of the vocabulary, which the tables lack: 0 until the caller sets it.
   int64_t vocabSize = 0;
   std::vector<int64_t> buckets = {}; ///< lengths of a sequence, ascending

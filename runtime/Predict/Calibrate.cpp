@@ -52,7 +52,7 @@ private:
   void writeActivations(const std::vector<void *> &operands) const;
 
   KernelRequest asked;
-  std::vector<uint64_t> sizes; ///< of the operands, the workspace last
+  std::vector<uint64_t> sizes; ///< bytes of the operands, the workspace last
   std::unique_ptr<LibraryKernel> kernel;
 };
 

@@ -26,7 +26,7 @@ static constexpr std::chrono::minutes kTimeout(10);
 namespace {
 /// State of a rank before it meets the others.
 struct Prepared {
-  std::optional<DeviceProfile> profile; ///< as given
+  std::optional<DeviceProfile> profile; ///< the given profile
   std::optional<AtomicFile> file;       ///< rank 0 only
 };
 } // namespace

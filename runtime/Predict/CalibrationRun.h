@@ -20,7 +20,7 @@ namespace qlora {
 
 struct CalibrationRequest {
   std::string path = "device.json";
-  int threads = 1; ///< of this rank
+  int threads = 1; ///< compute threads of this rank
   /// A profile of this machine with measured rates of kernels; empty: none.
   /// With a profile, only links are measured, and its rates of links that these
   /// ranks do not have are kept.

@@ -70,7 +70,8 @@ LinkUse ringUse(unsigned kind, double bytes, int64_t ranks) {
   const auto count = double(ranks);
   const double chunks = std::ceil(bytes / kChunkBytes);
   const double chunk = std::min(bytes, kChunkBytes);
-  const double times = std::min(2.0, count - 1); // that a link carries all
+  // How often the busiest link carries all bytes.
+  const double times = std::min(2.0, count - 1);
   switch (kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
   case QLORA_COLLECTIVE_REDUCE_SCATTER:

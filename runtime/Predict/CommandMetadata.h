@@ -18,7 +18,7 @@ namespace qlora {
 
 struct CommandMetadata {
   std::string name;   ///< the launch's label, or the command's kind
-  std::string kernel; ///< of a launch: "matmul.onednn", "rms_norm"
+  std::string kernel; ///< kernel of a launch: "matmul.onednn", "rms_norm"
   std::string_view
       kind; ///< stepPartName, "copy and fill", "collective", "wait"
   uint8_t queue = 0;
@@ -44,7 +44,7 @@ public:
 
 private:
   struct Entry {
-    CommandMetadata facts; ///< with all rows labelled
+    CommandMetadata facts; ///< values if all rows are labelled
     bool isOfLabels = false;
   };
   Entry find(const qlora_command &command, bool isUpdate) const;
@@ -55,7 +55,7 @@ private:
   const Device *device;
   const DeviceProfile &rates;
   const int ranks;
-  std::map<uint32_t, Entry> known; ///< by command
+  std::map<uint32_t, Entry> known; ///< key: index of the command
 };
 
 } // namespace qlora

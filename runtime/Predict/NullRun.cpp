@@ -83,9 +83,9 @@ struct NullReport {
   int64_t microBatches; ///< per rank and step
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> gpu;
-  std::vector<StepPrediction> predictions; ///< with --simulate
+  std::vector<StepPrediction> predictions; ///< set with --simulate
   std::vector<StepPrediction> low; ///< each prediction at a GPU's low rates
-  std::vector<StepPrediction> scaling; ///< with more ranks, for several GPUs
+  std::vector<StepPrediction> scaling; ///< predictions for more ranks
   std::optional<CheckpointInterval> saving; ///< if machines can fail
 
   /// Returns the stage with the most planned memory.
@@ -273,7 +273,7 @@ static Status countStages(const LoadedModule &module, int ranks,
                           std::vector<StageCount> &stages) {
   DeviceOptions options;
   options.ranks = ranks;
-  stages.reserve(static_cast<size_t>(module.stages())); // for pointers
+  stages.reserve(static_cast<size_t>(module.stages())); // devices keep pointers
   for (int number = 0; number < module.stages(); ++number) {
     QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            createDevice("null", options));

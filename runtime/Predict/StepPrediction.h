@@ -36,8 +36,8 @@ struct PartTotal {
 
 /// Equal kernels of a step: a description of one, and their number.
 struct KernelGroup {
-  std::string kernel; ///< of Kernels.def: "matmul.cublaslt", "rms_norm"
-  std::string label;  ///< of the first launch
+  std::string kernel; ///< name in Kernels.def: "matmul.cublaslt", "rms_norm"
+  std::string label;  ///< label of the first launch
   StepPart part;
   Work work;
   Demand demand;
@@ -63,7 +63,7 @@ struct StepPrediction {
   double launchSeconds = 0; ///< launch time of all kernels
   double overlapped = 0;    ///< seconds saved by concurrent queues
   double exposedCommunication = 0;
-  std::vector<PredictedCollective> collectives; ///< in order of first use
+  std::vector<PredictedCollective> collectives; ///< sorted by first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
   /// Rows of Kernels.def that run, except walks over rows, in the table's
@@ -76,7 +76,7 @@ struct StepPrediction {
   int64_t machines(int64_t gpusPerNode) const {
     return (ranks + gpusPerNode - 1) / gpusPerNode;
   }
-  double tokensPerSecond() const { ///< of all ranks
+  double tokensPerSecond() const { ///< sum of all ranks
     return double(dataRanks * microBatches * batch * length) / seconds;
   }
 };

@@ -59,9 +59,9 @@ private:
   void finish(const TimelineItem &item);
 
   std::array<Queue, QLORA_QUEUE_COUNT> queues;
-  std::vector<bool> happened; ///< by event
+  std::vector<bool> happened; ///< index: event
   std::span<const TimelineItem> items;
-  std::span<TimelineSpan> spans; ///< of the items, or empty
+  std::span<TimelineSpan> spans; ///< spans of the items, or empty
   QueueSharing sharing;
   bool isAlone;
   Timeline result;

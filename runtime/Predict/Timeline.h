@@ -47,7 +47,7 @@ struct TimelineSpan {
 };
 
 struct Timeline {
-  double seconds = 0; ///< until all queues have ended
+  double seconds = 0; ///< time until all queues have ended
   /// Seconds in which a collective ran and no kernel did, or in which it waited
   /// for another stage. While collectives and kernels take turns, only the
   /// collectives' share of the time counts.

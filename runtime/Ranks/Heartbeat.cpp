@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 /// The most bytes of a cause's text; a longer text is cut.
 static constexpr size_t kMaxText = 2048;
 
-/// Precedes each text; sent alone if there is no text. Little endian.
+/// The start of a message, before a cause's text, if any. Little endian.
 struct Heartbeat::Header {
   enum class Kind : uint8_t { kBeat, kCause, kGoodbye };
 
@@ -263,7 +263,7 @@ void Heartbeat::watch() {
 // ----------------------------------------------------------------------
 
 Cause Heartbeat::conclude(Cause seen, bool isSecondHand) {
-  seen.text.resize(std::min(seen.text.size(), kMaxText)); // as when sent
+  seen.text.resize(std::min(seen.text.size(), kMaxText)); // send() cuts too
   std::unique_lock lock(mutex);
   if (isSecondHand)
     changed.wait_for(lock, timing.word,

@@ -24,8 +24,8 @@ constexpr int kDefaultPort = 29500; ///< PyTorch's
 constexpr int kMaxRanks = 1 << 20;
 constexpr size_t kSecretCharacters = 16;
 
-/// The variables in which a launcher passes the four numbers. An empty name:
-/// the launcher does not pass this number.
+/// The variables in which a launcher passes rank, number of ranks, and both on
+/// this machine. An empty name: the launcher does not pass that number.
 struct Launcher {
   const char *name;
   const char *rank, *worldSize, *localRank, *localWorldSize;

@@ -53,7 +53,7 @@ private:
   using Clock = ConnectionLoop::Clock;
   using Connection = ConnectionLoop::Connection;
   struct Exchange {
-    std::vector<std::optional<std::string>> values; ///< by rank
+    std::vector<std::optional<std::string>> values; ///< index: rank
     size_t missing = 0;
   };
   static constexpr size_t kExchanges = 2;
@@ -83,15 +83,15 @@ private:
   ConnectionLoop loop;
   // Only the server's thread uses the members from here to `mutex`.
   std::array<Exchange, kExchanges> exchanges;
-  Clock::time_point deadline;     ///< of the incomplete exchange
+  Clock::time_point deadline;     ///< time limit of the incomplete exchange
   std::string stranger;           ///< error for a client with another secret
   std::string failure;            ///< the first error, which all ranks get
-  std::vector<std::string> hosts; ///< by rank
+  std::vector<std::string> hosts; ///< index: rank
   bool hasWarned = false;
   std::mutex mutex; ///< guards everything below
   std::condition_variable changed;
   bool isStopping = false;
-  std::vector<bool> isTold; ///< by rank
+  std::vector<bool> isTold; ///< index: rank
   std::thread thread;
 };
 

@@ -16,7 +16,7 @@ namespace qlora {
 
 /// The connections of two neighbours, in the order in which they are opened.
 enum RingLane { kData, kControl, kLanes };
-using RingSockets = std::array<FileDescriptor, 2>; ///< by Ring::Neighbour
+using RingSockets = std::array<FileDescriptor, 2>; ///< index: Ring::Neighbour
 
 /// Arguments of meet().
 struct RingMeeting {

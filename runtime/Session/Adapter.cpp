@@ -173,7 +173,7 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const std::string &folder) {
   std::error_code error;
   const std::string staging = folder + "/" + kStagingFolder;
-  fs::remove_all(staging, error); // from an earlier run
+  fs::remove_all(staging, error); // an earlier run's
   fs::create_directories(staging, error);
   if (error)
     return Status::unavailable("cannot write to '{}': {}", folder,

@@ -69,7 +69,7 @@ public:
   const CheckpointName &newest();
   /// Warns if the last checkpoint failed. Does not wait.
   void poll();
-  /// Waits for the last checkpoint, warns if it failed, and returns false then.
+  /// Waits for the last checkpoint. Warns and returns false if it failed.
   bool finish();
 
 private:

@@ -33,7 +33,7 @@ namespace qlora {
 /// The dropout before one adapter.
 struct AdapterDropout {
   std::string module;  ///< PEFT's path: base_model.model.….q_proj
-  int64_t columns = 0; ///< of the adapter's input
+  int64_t columns = 0; ///< columns of the adapter's input
   int64_t op = 0;
   float probability = 0;
 };

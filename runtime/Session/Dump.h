@@ -51,7 +51,7 @@ public:
 
   /// Takes the gradients after ACCUMULATE_LAST of step 1.
   Status takeGradients(const Run &run);
-  /// Adds the dropout masks of the step whose gradients are taken, from 0.
+  /// Adds the dropout masks of `step` (from 0), whose gradients are taken.
   Status takeDropout(const Run &run, int64_t step);
   /// Writes the file. Only on rank 0.
   Status write();

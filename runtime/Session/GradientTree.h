@@ -72,7 +72,7 @@ private:
   const uint32_t arena;
   const size_t elements;
   int64_t turns = 0;
-  std::vector<Sum> pending; ///< from the largest to the smallest
+  std::vector<Sum> pending; ///< sorted from the largest to the smallest
 };
 
 } // namespace qlora

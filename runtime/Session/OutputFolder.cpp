@@ -49,7 +49,7 @@ static bool isLeftOver(const fs::path &file) {
       "runs",           kPlanFile,    kEnvironmentFile,  kSessionsFolder,
       kReportFile,      kStagingFolder, ".lock", kRunFile};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
-         file.stem().extension() == ".part"; // not yet renamed
+         file.stem().extension() == ".part"; // a temporary file
 }
 
 /// "a, b, c and 2 more".

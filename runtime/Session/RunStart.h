@@ -24,7 +24,7 @@ struct RunStart {
   nlohmann::ordered_json askedAccumulation; ///< the option, as given
   std::string run; ///< run id (CheckpointFolder.h), on rank 0
   nlohmann::ordered_json facts; ///< facts for this run's checkpoints
-  std::vector<std::string> remarks; ///< for the user, on rank 0
+  std::vector<std::string> remarks; ///< messages for the user, on rank 0
 
   /// Finds the checkpoint before the device is opened. Unless `request` sets
   /// them, takes threads and the GPU's matmul algorithms from the checkpoint.

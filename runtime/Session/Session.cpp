@@ -80,16 +80,16 @@ private:
   SessionRequest request;
   LoadedModule module;
   Options options;
-  std::optional<OutputFolder> output; ///< on rank 0
+  std::optional<OutputFolder> output; ///< only rank 0 has it
   RankGroup group;
   RankEnvironment env;
 
   RunStart start;
   std::vector<double> speeds; ///< relative speeds of ranks; empty: equal
   std::string outputFolder;
-  std::optional<PreparedAdapter> adapter; ///< on rank 0, if one is trained
+  std::optional<PreparedAdapter> adapter; ///< only on rank 0, if it trains
   SessionRecord record;
-  std::optional<Metrics> metrics; ///< on rank 0
+  std::optional<Metrics> metrics; ///< only rank 0 has it
   std::unique_ptr<Dataset> trainData, validationData;
   DataSummary trainSummary;
   KernelObserver observer;
@@ -250,7 +250,7 @@ Status Session::loadBase() {
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (weights.renamed && metrics)
     metrics->warn(weights.renamed->warning(from, wanted.modelFolder));
-  if (request.sweep) // one process for all runs
+  if (request.sweep) // a sweep has one process for all runs
     weights.processBytes = 0;
   if (start.resume && metrics && module.arena(QLORA_ARENA_RESIDUAL) &&
       !hasResiduals(start.resume->folder))

@@ -35,16 +35,16 @@ struct SessionRequest {
   std::string modulePath;
   std::string configFile;              ///< YAML, or empty
   std::vector<OptionSetting> settings; ///< flags
-  std::string dumpFile;                ///< or empty
-  std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
+  std::string dumpFile;                ///< file of --dump, or empty
+  std::string device = "auto"; ///< auto, cpu or cuda; must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< names of rows in Kernels.def
   std::vector<std::string> referenceKernels; ///< ops for reference kernels
-  std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as in DeviceOptions
+  std::string gemmTable = DeviceOptions::kMeasureGemms; ///< see DeviceOptions
   QuantizedBaseCacheRequest baseCache;
   ProfileRequest profile;
-  bool verbose = false; ///< also print the long memory tables
-  int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
+  bool verbose = false; ///< print the long memory tables too
+  int threads = 0; ///< threads of each rank; 0: not given (Base/CpuCount.h)
   int ranksPerGpu = 1;  ///< SharedGpus.h
   /// Checks whether the options name the module's model; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
@@ -52,7 +52,7 @@ struct SessionRequest {
   const SweepPart *sweep = nullptr; ///< null: not part of a sweep
   /// Programs for the ranks to choose from (ProgramChoice.h), or empty.
   std::vector<std::string> programs = {};
-  bool isGemmTableGiven = false; ///< else a checkpoint's table may be used
+  bool isGemmTableGiven = false; ///< if not, a checkpoint's table may be used
 };
 
 /// A module and its resolved options.

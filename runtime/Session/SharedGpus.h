@@ -39,7 +39,7 @@ Status checkSharing(const LoadedModule &module, int ranksPerGpu,
 /// a separate host id for each rank (NCCL_HOSTID). Host ids make NCCL use
 /// sockets: on `lo` without InfiniBand if all ranks are on one machine and the
 /// user set no others. Call it before NCCL is used and before any thread
-/// starts. Does nothing for 1.
+/// starts. Does nothing if `ranksPerGpu` is 1.
 Status prepareSharing(const LoadedModule &module, int ranksPerGpu,
                       const RankEnvironment &env);
 
@@ -49,7 +49,7 @@ std::string sharingText(int ranksPerGpu);
 
 /// Checks free memory. All ranks call it, after opening their GPU and before
 /// allocating. Returns kResourceExhausted on the ranks of a GPU with less free
-/// memory than their plans need together. Does nothing for 1.
+/// memory than their plans need together. Does nothing if `ranksPerGpu` is 1.
 Status checkSharedMemory(const LoadedModule &module, int ranksPerGpu,
                          const RankEnvironment &env, RankGroup &group);
 

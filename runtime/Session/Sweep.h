@@ -7,7 +7,7 @@
 //
 //   qlora-run r8.so r16.so --sweep learning_rate=1e-4,2e-4 lora_r=8,16
 //
-// A failed run does not affect the others. One rank, on a CPU.
+// A failed run does not affect the others. A sweep needs one rank, on a CPU.
 
 #ifndef QLORA_RUNTIME_SESSION_SWEEP_H
 #define QLORA_RUNTIME_SESSION_SWEEP_H

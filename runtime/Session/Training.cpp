@@ -75,7 +75,8 @@ private:
 
   StepSubmitter submitter;
   SignalRequests requests;
-  std::deque<SubmittedStep> submitted; ///< not settled, oldest first
+  /// Steps whose results were not read, oldest first.
+  std::deque<SubmittedStep> submitted;
   int64_t nonFiniteInARow = 0;
   int64_t evaluatedStep = 0;
   bool evaluationDue = false; ///< a signal ended the last evaluation

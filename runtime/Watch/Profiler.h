@@ -60,7 +60,7 @@ std::string_view hostWorkName(HostWork work);
 
 struct HostSpan {
   HostWork work = HostWork::kStep;
-  int64_t step = 0; ///< from 1
+  int64_t step = 0; ///< number of the step, from 1
   int64_t start = 0, end = 0;
 };
 
@@ -87,7 +87,7 @@ struct ProfileRow {
 enum class RatesOrigin {
   kTargetDefault, ///< the target's default: not comparable
   kAssumed,       ///< rates of a known GPU, or from another machine
-  kMeasured       ///< from --calibrate on this machine, with as many threads
+  kMeasured ///< rates of --calibrate on this machine, with as many threads
 };
 
 /// Returns the origin of `rates`, given the value of --device-profile.
@@ -166,7 +166,7 @@ private:
   void writePending();
 
   AtomicFile file;
-  std::string pending; ///< not yet written
+  std::string pending; ///< bytes that are not written yet
   Status status;
   bool isFirst = true;
 };
@@ -223,7 +223,7 @@ private:
   const ProfileRequest request;
   const ProfiledRun run;
   const DeviceProfile rates;
-  std::unique_ptr<TraceFile> trace; ///< only on rank 0
+  std::unique_ptr<TraceFile> trace; ///< null except on rank 0
   bool active = false;
   int64_t began = 0; ///< nanoseconds of the steady clock
   int64_t step = 0;  ///< current step, from 1

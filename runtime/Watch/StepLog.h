@@ -41,7 +41,7 @@ public:
   void restore(const nlohmann::ordered_json &state);
 
 private:
-  const double guessing; ///< ln V
+  const double guessing; ///< loss of random guessing: ln(vocabulary size)
   const double learningRate;
   double best = std::numeric_limits<double>::infinity();
   int inARow = 0; ///< consecutive logged losses at the guessing level
@@ -50,7 +50,7 @@ private:
 
 /// The results of a step.
 struct SettledStep {
-  int64_t step = 0;   ///< from 0
+  int64_t step = 0;   ///< number of the step, from 0
   int64_t tokens = 0; ///< over all ranks, without padding
   bool hasUpdate = false; ///< false without labels or if not finite
   double loss = 0;
@@ -86,7 +86,7 @@ struct LoggedRun {
   int64_t perStep;    ///< micro-batches over all ranks
   int64_t totalSteps;
   int64_t every; ///< logging_steps
-  double routerFactor; ///< of the routers' loss; 0: no routers
+  double routerFactor; ///< factor of the routers' loss; 0: no routers
   bool hasEqualRanks; ///< whether all ranks have the same work
   bool mayAssign;     ///< whether a rank can get less work
 };
@@ -137,7 +137,7 @@ private:
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< with an update, except step and learningRate
+  SettledStep last; ///< latest with an update, except step, learningRate
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;

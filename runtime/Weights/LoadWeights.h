@@ -39,10 +39,10 @@ struct WeightRequest {
   ProgressListener progress = {}; ///< bytes of the base
   SharedBase *shared = nullptr; ///< null: this run has its own base
   FactorRequest factors = {};
-  std::vector<int64_t> tokens = {}; ///< as in ParameterSources
-  Collectives *shards = nullptr;    ///< as in ParameterSources
-  Collectives *slices = nullptr;    ///< as in ParameterSources
-  uint32_t piece = 0;               ///< as in ParameterSources
+  std::vector<int64_t> tokens = {}; ///< see ParameterSources
+  Collectives *shards = nullptr;    ///< see ParameterSources
+  Collectives *slices = nullptr;    ///< see ParameterSources
+  uint32_t piece = 0;               ///< see ParameterSources
 };
 
 struct LoadedWeights {

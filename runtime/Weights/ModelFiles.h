@@ -71,7 +71,7 @@ private:
 
   std::string root;
   std::string quantizationText;
-  std::map<std::string, SafetensorsFile, std::less<>> files; ///< by base name
+  std::map<std::string, SafetensorsFile, std::less<>> files; ///< key: base name
   Owners owner;                                              ///< tensor -> file
 };
 

@@ -76,7 +76,7 @@ struct ParameterSources {
   /// adapter_model.safetensors to start from, or null. It must have exactly the
   /// ADAPTER parameters, under their names or names that findRenamed() accepts.
   const SafetensorsFile *adapter = nullptr;
-  uint64_t seed = 0; ///< for random inits; the same on all ranks
+  uint64_t seed = 0; ///< seed of random inits; the same on all ranks
   const LoraInitFactors *factors = nullptr; ///< null: none are needed
   std::vector<int64_t> tokens = {}; ///< token ids of QLORA_INIT_ROWS
   /// Reports the bytes that fillFrozen() has filled on this rank.

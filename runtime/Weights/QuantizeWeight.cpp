@@ -45,7 +45,7 @@ static Status pack(const UnquantizedWeight &weight, ArenaSink &sink,
   QLORA_ASSIGN_OR_RETURN(const auto window,
                          sink.window(static_cast<uint64_t>(most * size)));
   Status status;
-  int64_t begin = 0; // of the window
+  int64_t begin = 0; // first element of the window
   const auto fetch = [&](int64_t first, int64_t count) {
     begin = first;
     if (status.isOk())

@@ -169,7 +169,7 @@ QuantizedBase::open(const LoadedModule &module, const ModelFiles &model,
                              base.part));
   if (module.stages() == 1)
     return base;
-  // Stages have different bases; one rank per machine stores each of them.
+  // Each stage has its own base. The ranks agree on which of them stores it.
   QLORA_RETURN_IF_ERROR(base.shareRemarks(group));
   QLORA_RETURN_IF_ERROR(
       base.agreeOnPieces(group, /*holders=*/1, base.isFilled()).status());

@@ -119,7 +119,7 @@ private:
   Status shareRemarks(RankGroup &group);
   void remark(const Status &status);
 
-  std::optional<QuantizedBaseCache> cache; ///< where to find or store the base
+  std::optional<QuantizedBaseCache> cache; ///< the folder of cached bases
   std::string key;                ///< empty: do not store the base
   uint64_t writers = 1; ///< ranks of this machine that store a base
   std::string mapped;

@@ -79,7 +79,7 @@ private:
   AtomicFile file;
   const std::string key;
   const std::span<const uint8_t> arena;
-  std::vector<uint64_t> checksums; ///< of the chunks that are written
+  std::vector<uint64_t> checksums; ///< checksums of the written chunks
   Status status;
   bool isWhole = false; ///< the complete file is at its path
   std::atomic<bool> shouldStop = false;

@@ -25,7 +25,7 @@ struct StoredPart {
   /// Empty: any type, since the bytes may be a view in another type.
   std::optional<SafetensorsDtype> dtype;
   std::vector<int64_t> shape; ///< only the byte count matters for a view
-  int64_t offset = -1;        ///< in the layout; -1: see `arrange`
+  int64_t offset = -1;        ///< offset in the layout; -1: see `arrange`
   /// Changes the bytes of the file in place, or refuses them. `out` is the
   /// layout. If the tensor has no offset, only `arrange` writes it to `out`.
   std::function<Status(std::span<uint8_t> bytes, uint8_t *out)> arrange = {};

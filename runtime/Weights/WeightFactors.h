@@ -35,7 +35,7 @@ namespace qlora {
 struct FactorRequest {
   std::string init;       ///< init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
-  uint64_t seed = 0;      ///< for the start of subspace iterations
+  uint64_t seed = 0;      ///< seed of subspace iterations
   ProgressListener progress = {}; ///< counts weights
 };
 

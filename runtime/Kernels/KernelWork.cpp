@@ -78,9 +78,7 @@ Work qlora::attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
   return work;
 }
 
-//===----------------------------------------------------------------------===//
-// Ops of Kernels.def
-//===----------------------------------------------------------------------===//
+// Ops of Kernels.def ---------------------------------------------------------
 
 static Work matmulWork(const KernelRequest &r) {
   return gemmWork(r.constant("m"), r.constant("n"), r.constant("k"),

@@ -32,8 +32,7 @@ Status GemmTuner::begin(const CudaGpu &gpu, const CudaDriver &driver,
   return gemms.pin(std::move(*table), request, kind);
 }
 
-// The cache
-// -------------------------------------------------------------------
+// The cache ------------------------------------------------------------------
 
 Status GemmTuner::adoptCached(GemmSelection &gemms,
                               std::vector<std::string> &notes) {
@@ -71,8 +70,7 @@ void GemmTuner::storeMeasured(const GemmSelection &gemms,
     notes.push_back(status.message());
 }
 
-// Ranks
-// -----------------------------------------------------------------------
+// Ranks ----------------------------------------------------------------------
 
 Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
                         bool isFirst) {

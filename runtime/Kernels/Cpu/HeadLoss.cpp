@@ -8,8 +8,7 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/HeadWalk.h"
 
-namespace qlora {
-namespace cpu {
+namespace qlora::cpu {
 
 namespace {
 class HeadLoss final : public LibraryKernel {
@@ -148,5 +147,4 @@ PreparedKernel head_loss_grad::chunked::prepare(const KernelRequest &request,
   return HeadLoss::prepare(request);
 }
 
-} // namespace cpu
-} // namespace qlora
+} // namespace qlora::cpu

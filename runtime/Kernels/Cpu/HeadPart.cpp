@@ -7,8 +7,7 @@
 
 #include "runtime/Kernels/Cpu/HeadWalk.h"
 
-namespace qlora {
-namespace cpu {
+namespace qlora::cpu {
 
 namespace {
 struct HeadPart final : LibraryKernel {
@@ -93,5 +92,4 @@ Status HeadPart::run(const LibraryKernelArgs &args) {
       });
 }
 
-} // namespace cpu
-} // namespace qlora
+} // namespace qlora::cpu

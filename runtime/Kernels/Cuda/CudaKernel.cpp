@@ -78,4 +78,20 @@ PreparedCudaKernel makeLaunchKernel(CudaContext &context,
   });
 }
 
+std::string symbolOf(const KernelRequest &request,
+                     std::initializer_list<std::string_view> operands) {
+  std::string symbol = "qlora_" + request.op->name;
+  for (std::string_view operand : operands)
+    symbol.append("_").append(dtypeName(request.type(operand)));
+  return symbol;
+}
+
+PreparedCudaKernel
+makeOpKernel(const KernelRequest &request,
+             std::initializer_list<std::string_view> operands, int64_t blocks,
+             CudaContext &context) {
+  return makeLaunchKernel(context, {{symbolOf(request, operands), {blocks}}},
+                          request.constants);
+}
+
 } // namespace qlora

@@ -160,6 +160,15 @@ struct NamedGrid {
 PreparedCudaKernel makeLaunchKernel(CudaContext &context,
                                     std::initializer_list<NamedGrid> launches,
                                     std::span<const int64_t> constants);
+/// Returns the symbol of an op's device function, which has the op's name and
+/// the types of some operands: "qlora_embedding_bf16_f32".
+std::string symbolOf(const KernelRequest &request,
+                     std::initializer_list<std::string_view> operands);
+/// Prepares one launch of symbolOf(), with the op's buffers and constants.
+PreparedCudaKernel
+makeOpKernel(const KernelRequest &request,
+             std::initializer_list<std::string_view> operands, int64_t blocks,
+             CudaContext &context);
 
 /// Extents of a conversion, and row strides in elements.
 struct ConversionShape {

@@ -2,12 +2,9 @@
 
 // Ops for experts: launches of Device/Experts.cu and Device/GroupedBF16.cu.
 
-#include <fmt/format.h>
-
 #include "runtime/Kernels/Cuda/Gemm.h"
 
-namespace qlora {
-namespace cuda {
+namespace qlora::cuda {
 
 /// Threads of a block of Device/Experts.cu.
 static constexpr int64_t kThreads = 256;
@@ -28,62 +25,41 @@ static constexpr uintptr_t kWordBytes = 16;
 
 PreparedCudaKernel route::cuda::prepare(const KernelRequest &r,
                                         CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_route_{}", dtypeName(r.type("logits"))),
-        {blocksOf(r.constant("rows"), kThreads)}}},
-      r.constants);
+  return makeOpKernel(r, {"logits"}, blocksOf(r.constant("rows"), kThreads),
+                      context);
 }
 
 PreparedCudaKernel route_grad::cuda::prepare(const KernelRequest &r,
                                              CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_route_grad_{}", dtypeName(r.type("logits"))),
-        {blocksOf(r.constant("rows"), kThreads)}}},
-      r.constants);
+  return makeOpKernel(r, {"logits"}, blocksOf(r.constant("rows"), kThreads),
+                      context);
 }
 
 PreparedCudaKernel sort_by_expert::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
-  return makeLaunchKernel(context, {{"qlora_sort_by_expert", {1}}},
-                          r.constants);
+  return makeOpKernel(r, {}, 1, context);
 }
 
 PreparedCudaKernel gather_rows::cuda::prepare(const KernelRequest &r,
                                               CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_gather_rows_{}", dtypeName(r.type("x"))),
-        {r.constant("rows") * r.constant("chosen")}}},
-      r.constants);
+  return makeOpKernel(r, {"x"}, r.constant("rows") * r.constant("chosen"),
+                      context);
 }
 
 PreparedCudaKernel combine_rows::cuda::prepare(const KernelRequest &r,
                                                CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_combine_rows_{}", dtypeName(r.type("x"))),
-        {r.constant("rows")}}},
-      r.constants);
+  return makeOpKernel(r, {"x"}, r.constant("rows"), context);
 }
 
 PreparedCudaKernel choice_grad::cuda::prepare(const KernelRequest &r,
                                               CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_choice_grad_{}", dtypeName(r.type("x"))),
-        {r.constant("rows") * r.constant("chosen")}}},
-      r.constants);
+  return makeOpKernel(r, {"x"}, r.constant("rows") * r.constant("chosen"),
+                      context);
 }
 
 PreparedCudaKernel transpose_rows::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_transpose_rows_{}", dtypeName(r.type("x"))),
-        {r.constant("rows")}}},
-      r.constants);
+  return makeOpKernel(r, {"x"}, r.constant("rows"), context);
 }
 
 static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
@@ -146,13 +122,7 @@ PreparedCudaKernel grouped_weight_grad::cuda::prepare(const KernelRequest &r,
                                                       CudaContext &context) {
   const int64_t numbers =
       r.constant("groups") * r.constant("rows") * r.constant("columns");
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_grouped_weight_grad_{}_{}", dtypeName(r.type("dy")),
-                    dtypeName(r.type("x"))),
-        {blocksOf(numbers, kThreads)}}},
-      r.constants);
+  return makeOpKernel(r, {"dy", "x"}, blocksOf(numbers, kThreads), context);
 }
 
-} // namespace cuda
-} // namespace qlora
+} // namespace qlora::cuda

@@ -42,19 +42,12 @@ namespace cuda {
 
 PreparedCudaKernel embedding::cuda::prepare(const KernelRequest &r,
                                             CudaContext &context) {
-  const std::string symbol =
-      fmt::format("qlora_embedding_{}_{}", dtypeName(r.type("w")),
-                  dtypeName(r.type("out")));
-  return makeLaunchKernel(context, {{symbol, {r.constant("rows")}}},
-                          r.constants);
+  return makeOpKernel(r, {"w", "out"}, r.constant("rows"), context);
 }
 
 PreparedCudaKernel embedding_grad::cuda::prepare(const KernelRequest &r,
                                                  CudaContext &context) {
-  const std::string symbol =
-      fmt::format("qlora_embedding_grad_{}", dtypeName(r.type("dout")));
-  return makeLaunchKernel(context, {{symbol, {r.constant("rows")}}},
-                          r.constants);
+  return makeOpKernel(r, {"dout"}, r.constant("rows"), context);
 }
 
 PreparedCudaKernel column_sum::cuda::prepare(const KernelRequest &r,
@@ -63,10 +56,8 @@ PreparedCudaKernel column_sum::cuda::prepare(const KernelRequest &r,
   const int64_t tiles = blocksOf(r.constant("columns"), 256);
   std::vector<int64_t> constants = r.constants;
   constants.push_back(kPartials);
-  const std::string symbol =
-      fmt::format("qlora_column_sum_{}", dtypeName(r.type("x")));
   return makeLaunchKernel(context,
-                          {{symbol, {tiles * kPartials}},
+                          {{symbolOf(r, {"x"}), {tiles * kPartials}},
                            {"qlora_column_sum_add", {tiles}}},
                           constants);
 }
@@ -76,10 +67,9 @@ PreparedCudaKernel accumulate::cuda::prepare(const KernelRequest &r,
   const ConversionShape walk =
       collapsed({r.constant("rows"), r.constant("columns"), r.constant("ldx"),
                  r.constant("ldy")});
-  const std::string symbol = fmt::format(
-      "qlora_accumulate_{}_{}", dtypeName(r.type("x")), dtypeName(r.type("y")));
   const int64_t constants[] = {walk.rows, walk.columns, walk.ldx, walk.ldo};
-  return makeLaunchKernel(context, {{symbol, groupGrid(walk)}}, constants);
+  return makeLaunchKernel(context, {{symbolOf(r, {"x", "y"}), groupGrid(walk)}},
+                          constants);
 }
 
 PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
@@ -132,9 +122,7 @@ PreparedCudaKernel length::cuda::prepare(const KernelRequest &r,
 PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
                                              CudaContext &context) {
   const int64_t elements = r.constant("rows") * r.constant("columns");
-  return makeLaunchKernel(
-      context, {{"qlora_adamw_8bit", {blocksOf(elements, kStateBlock)}}},
-      r.constants);
+  return makeOpKernel(r, {}, blocksOf(elements, kStateBlock), context);
 }
 
 // Quantization, Device/Quantize.cu -------------------------------------------
@@ -145,11 +133,7 @@ static constexpr int64_t kBlocksOfABlock = 8;
 PreparedCudaKernel quantize::cuda::prepare(const KernelRequest &r,
                                            CudaContext &context) {
   const int64_t blocks = blocksOf(r.constant("elements"), r.constant("block"));
-  return makeLaunchKernel(
-      context,
-      {{fmt::format("qlora_quantize_{}", dtypeName(r.type("x"))),
-        {blocksOf(blocks, kBlocksOfABlock)}}},
-      r.constants);
+  return makeOpKernel(r, {"x"}, blocksOf(blocks, kBlocksOfABlock), context);
 }
 
 PreparedCudaKernel quantize_scales::cuda::prepare(const KernelRequest &r,

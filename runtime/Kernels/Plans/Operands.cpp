@@ -66,8 +66,8 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
           {m, isForward ? rows : columns, "ldc"}};
 }
 
-/// Requires that a row is one block, and a depth of at most 2^17: so many
-/// products of codes fit i32.
+/// Requires that a row is one block, and a depth of at most 2^17, so that sums
+/// of products of codes fit i32.
 OperandShapes int8_matmul::shapes(const KernelRequest &r) {
   if (Reason reason = needStored(r))
     return *reason;

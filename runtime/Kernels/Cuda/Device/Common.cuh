@@ -103,8 +103,7 @@ template <typename T> QLORA_DEVICE const T *qlora_at(const void *p, int64_t i) {
   return static_cast<const T *>(p) + i;
 }
 
-// Sums
-// --------------------------------------------------------------------------
+// Sums -----------------------------------------------------------------------
 //
 // The order of additions depends only on the number of threads, so a sum has
 // the same bits in every run.

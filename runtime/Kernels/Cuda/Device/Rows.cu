@@ -164,8 +164,7 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   *out += sum;
 }
 
-// Embedding
-// --------------------------------------------------------------------
+// Embedding ------------------------------------------------------------------
 //
 // Token ids were checked when the data was read. An invalid id gives a row of
 // NaN, which makes the loss NaN, and no gradient.

@@ -24,17 +24,15 @@ using namespace qlora;
 
 static Tool importer() {
   return {.version = "qlora-import " QLORA_VERSION " (MLIR 22)\n",
-          .usage =
-              "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
-              "\n"
-              "Turns a Hugging Face model folder (config.json and\n"
-              "*.safetensors) into the model.mlir that qloracc compiles.\n"
-              "Reads only the headers of the weights.\n",
+          .usage = "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
+                   "\n"
+                   "Turns a Hugging Face model folder (config.json and\n"
+                   "*.safetensors) into the model.mlir that qloracc compiles.\n"
+                   "Reads only the headers of the weights.\n",
           .input = "MODEL_DIR",
           .common = {"output"},
-          .example =
-              "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
-              "  qlora-import Qwen3-0.6B -o model.mlir\n",
+          .example = "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
+                     "  qlora-import Qwen3-0.6B -o model.mlir\n",
           .sections = {{kImporterOptions, {}, ""}},
           .tables = {kImporterOptions}};
 }

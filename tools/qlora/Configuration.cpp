@@ -239,8 +239,7 @@ static Status addTarget(const Machines &machines, ProgramUse use,
   if (request.target == "auto" &&
       (isSweep || device == "cpu" || device == "cuda"))
     request.target = isSweep ? "cpu" : device;
-  request.hasKernels = use == ProgramUse::kTrain &&
-                       !device.starts_with("null");
+  request.hasKernels = use == ProgramUse::kTrain && !device.starts_with("null");
   request.hasCompiler = findTool("qloracc").isOk();
   QLORA_ASSIGN_OR_RETURN(const TargetChoice choice, chooseTarget(request));
   result.target = choice.target;
@@ -248,11 +247,10 @@ static Status addTarget(const Machines &machines, ProgramUse use,
     result.notes.push_back("warning: " + choice.warning);
   result.compilerFlags.push_back("--target=" + choice.target);
   if (choice.target == "cuda")
-    result.compilerFlags.push_back(
-        fmt::format("--cuda-arch={}", choice.archs.empty()
-                                          ? kNoArchs
-                                          : fmt::to_string(fmt::join(
-                                                choice.archs, ","))));
+    result.compilerFlags.push_back(fmt::format(
+        "--cuda-arch={}", choice.archs.empty()
+                              ? kNoArchs
+                              : fmt::to_string(fmt::join(choice.archs, ","))));
   return Status::ok();
 }
 

@@ -215,8 +215,7 @@ void Translation::noteTool() {
       fmt::format("{}: is read as a file for {} ('{}' in line {})", path,
                   nameOf(tool->tool), tool->key, tool->line);
   if (!taken.empty())
-    text +=
-        fmt::format(", with its defaults: {}", fmt::join(taken, ", "));
+    text += fmt::format(", with its defaults: {}", fmt::join(taken, ", "));
   file.notes.insert(file.notes.begin(), text);
 }
 

@@ -213,8 +213,7 @@ static Status addColumns(const json &columns, bool isAlpaca,
       return Status::invalid(
           "'{}' is not a column that is read; remove it from 'columns'", key);
     const std::string column = value.get<std::string>();
-    const std::string name =
-        own != names.end() ? own->second : other->second;
+    const std::string name = own != names.end() ? own->second : other->second;
     const bool isUsual = (key == "messages" && column == "messages") ||
                          (key == "kto_tag" && column == "kto_tag");
     data.columns[name] = isUsual ? name : column;

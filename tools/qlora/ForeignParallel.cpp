@@ -185,8 +185,7 @@ Status Sections::addDeepSpeedConfig(const json &config) {
               : word;
       const bool isBf16 = key.starts_with("bf");
       if (enabled == "true" && !isBf16)
-        return notSupported(key, enabled,
-                            "is not supported: write bf16: true");
+        return notSupported(key, enabled, "is not supported: write bf16: true");
       if (isBf16 && (enabled == "true" || enabled == "false"))
         set("compute_dtype", enabled == "true" ? "bfloat16" : "float32");
     } else if (!isWordOf(kDeepSpeedSame, key) && !isOffWord(word)) {

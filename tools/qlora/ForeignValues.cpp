@@ -165,8 +165,7 @@ Status Translation::translateTimeout(const YamlEntry &entry) {
                         end == word.data() + word.size() &&
                         seconds > static_cast<int64_t>(row->maximum);
   if (isLonger)
-    add(entry, row->name,
-        std::to_string(static_cast<int64_t>(row->maximum)));
+    add(entry, row->name, std::to_string(static_cast<int64_t>(row->maximum)));
   else
     add(entry, row->name, entry.value);
   return Status::ok();

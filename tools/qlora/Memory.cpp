@@ -208,8 +208,7 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
     return line.answer;
   Options options{std::span<const OptionRow>(kMemoryOptions)};
   QLORA_RETURN_IF_ERROR(options.applySettings(line.settings));
-  QLORA_ASSIGN_OR_RETURN(const std::string word,
-                         onlyInput(line, memoryTool()));
+  QLORA_ASSIGN_OR_RETURN(const std::string word, onlyInput(line, memoryTool()));
   QLORA_ASSIGN_OR_RETURN(const std::string model, modelFolder(word));
   QLORA_ASSIGN_OR_RETURN(std::vector<Combination> all, combinations(options));
   QLORA_ASSIGN_OR_RETURN(const PlanFolder files, PlanFolder::create());

@@ -101,9 +101,8 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",   "plan",   "memory", "show-data",
-          "compare", "report", "info",   "help",
-          "completion"};
+  return {"train",  "plan", "memory", "show-data", "compare",
+          "report", "info", "help",   "completion"};
 }
 
 std::vector<std::string> topicNames() {

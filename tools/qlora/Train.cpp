@@ -224,9 +224,8 @@ static Status checkBeforeCompiling(const Configuration &configuration,
   return Status::ok();
 }
 
-static StatusOr<TrainCommands> trainCommands(const CommandLine &line,
-                                             const Options &own,
-                                             ProgramUse use) {
+static StatusOr<TrainCommands>
+trainCommands(const CommandLine &line, const Options &own, ProgramUse use) {
   TrainCommands all;
   QLORA_ASSIGN_OR_RETURN(const auto programs, programSettings(line));
   std::vector<std::string> flags;

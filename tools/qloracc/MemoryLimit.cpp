@@ -62,10 +62,9 @@ static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
       limitOf("this machine", free, total, kMachineReserveShare,
               "the process and the pages of weights"));
   limit.bytes /= ranks;
-  limit.reason += ranks == 1
-                      ? " (one rank)"
-                      : fmt::format("; {:.2f} GiB for each of {} ranks",
-                                    asGiB(limit.bytes), ranks);
+  limit.reason += ranks == 1 ? " (one rank)"
+                             : fmt::format("; {:.2f} GiB for each of {} ranks",
+                                           asGiB(limit.bytes), ranks);
   return limit;
 }
 

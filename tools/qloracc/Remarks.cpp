@@ -130,10 +130,9 @@ static std::string layoutWarning(ModuleOp model, const Options &options) {
 
 std::vector<std::string> modelWarnings(ModuleOp model,
                                        const CompilerSettings &settings) {
-  std::vector<std::string> warnings = {
-      storedWarning(model, settings.options),
-      positionsWarning(model, settings),
-      layoutWarning(model, settings.options)};
+  std::vector<std::string> warnings = {storedWarning(model, settings.options),
+                                       positionsWarning(model, settings),
+                                       layoutWarning(model, settings.options)};
   std::erase(warnings, "");
   return warnings;
 }

@@ -40,35 +40,34 @@ bool isMlirFlag(const std::string &name) {
 
 Tool compilerTool() {
   const std::span<const OptionRow> own = kCompilerOptions;
-  return {
-      .version = "qloracc " QLORA_VERSION " (MLIR 22)\n",
-      .usage =
-          "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
-          "\n"
-          "Compiles a model of qlora-import into a program for qlora-run. "
-          "Batch size and\n"
-          "length are compiled in. Options have Hugging Face's names, with "
-          "dashes or\n"
-          "underscores; flags override the YAML file.\n",
-      .input = "MODEL.mlir",
-      .common = {"output", "config", "train_file", "max_length",
-                 "per_device_train_batch_size", "lora_r", "lora_alpha",
-                 "lora_target_modules", "load_in_4bit", "memory_limit"},
-      .example =
-          "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
-          "      --train-file data.jsonl --max-length 512 \\\n"
-          "      --per-device-train-batch-size 4\n",
-      .sections = {{own.first(kCompilerOptionsFirst), {}, ""},
-                   {optionTable(), {kProgram}, ""},
-                   {optionTable(),
-                    {OptionScope::kRun},
-                    "Recorded in TRAIN.so, as defaults that qlora-run may "
-                    "override"},
-                   {own.subspan(kCompilerOptionsFirst), {}, ""}},
-      .footer = "\nMLIR's own flags (--mlir-print-ir-after-all, "
-                "--mlir-timing, ...) work too.\n",
-      .tables = {kCompilerOptions, optionTable()},
-      .isForeign = isMlirFlag};
+  return {.version = "qloracc " QLORA_VERSION " (MLIR 22)\n",
+          .usage =
+              "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
+              "\n"
+              "Compiles a model of qlora-import into a program for qlora-run. "
+              "Batch size and\n"
+              "length are compiled in. Options have Hugging Face's names, with "
+              "dashes or\n"
+              "underscores; flags override the YAML file.\n",
+          .input = "MODEL.mlir",
+          .common = {"output", "config", "train_file", "max_length",
+                     "per_device_train_batch_size", "lora_r", "lora_alpha",
+                     "lora_target_modules", "load_in_4bit", "memory_limit"},
+          .example =
+              "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
+              "      --train-file data.jsonl --max-length 512 \\\n"
+              "      --per-device-train-batch-size 4\n",
+          .sections = {{own.first(kCompilerOptionsFirst), {}, ""},
+                       {optionTable(), {kProgram}, ""},
+                       {optionTable(),
+                        {OptionScope::kRun},
+                        "Recorded in TRAIN.so, as defaults that qlora-run may "
+                        "override"},
+                       {own.subspan(kCompilerOptionsFirst), {}, ""}},
+          .footer = "\nMLIR's own flags (--mlir-print-ir-after-all, "
+                    "--mlir-timing, ...) work too.\n",
+          .tables = {kCompilerOptions, optionTable()},
+          .isForeign = isMlirFlag};
 }
 
 /// Refuses options of scope kOutput, which are for qlora-run only.
@@ -87,9 +86,8 @@ Status refuseOutputs(const CommandLine &line) {
 Status checkDataFile(const Options &options, std::string_view name) {
   for (const WeightedPath &file : options.paths(name))
     if (access(file.path.c_str(), R_OK) != 0)
-      return Status::invalid("{}: cannot read '{}': {}",
-                             options.spelling(name), file.path,
-                             std::strerror(errno));
+      return Status::invalid("{}: cannot read '{}': {}", options.spelling(name),
+                             file.path, std::strerror(errno));
   return Status::ok();
 }
 
@@ -143,8 +141,7 @@ Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   QLORA_RETURN_IF_ERROR(fillChunks(o, c));
-  QLORA_ASSIGN_OR_RETURN(const bool packsSteps,
-                         wantsTokenBuckets(o, c.stages));
+  QLORA_ASSIGN_OR_RETURN(const bool packsSteps, wantsTokenBuckets(o, c.stages));
   if (packsSteps)
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
@@ -215,8 +212,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
         "add --ranks N, or --parallel pp=N",
         map);
   settings.compile.deviceMap = mapped.map;
-  QLORA_RETURN_IF_ERROR(
-      checkStageSpeeds(settings.compile, mapped.mesh.stages));
+  QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.stages));
   // Record stages that come from the map; else keep --parallel as written.
   return map.empty() ? applyMesh(mapped.mesh, settings)
                      : setLayout(settings, mapped.mesh);
@@ -393,8 +389,7 @@ Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh) {
   return applyMesh(mesh, settings);
 }
 
-StatusOr<CompilerSettings>
-parseSettings(std::span<const std::string> words) {
+StatusOr<CompilerSettings> parseSettings(std::span<const std::string> words) {
   CompilerSettings settings;
   const Tool tool = compilerTool();
   QLORA_ASSIGN_OR_RETURN(const CommandLine line, parseCommandLine(words, tool));

@@ -53,8 +53,7 @@ Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh);
 
 /// Parses `words` (argv without the program's name). MLIR's own options must be
 /// registered with llvm::cl before, so that they are not taken for mistakes.
-StatusOr<CompilerSettings>
-parseSettings(std::span<const std::string> words);
+StatusOr<CompilerSettings> parseSettings(std::span<const std::string> words);
 
 } // namespace qlora
 

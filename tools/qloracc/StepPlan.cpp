@@ -44,10 +44,9 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);
   // Suppress warnings here: the compile itself gives them once.
-  ScopedDiagnosticHandler quiet(
-      model.getContext(), [](Diagnostic &diagnostic) {
-        return success(diagnostic.getSeverity() != DiagnosticSeverity::Error);
-      });
+  ScopedDiagnosticHandler quiet(model.getContext(), [](Diagnostic &diagnostic) {
+    return success(diagnostic.getSeverity() != DiagnosticSeverity::Error);
+  });
   const FailureOr<bool> fits = driver.plan(program);
   if (failed(fits))
     return failure();

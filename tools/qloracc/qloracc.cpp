@@ -183,8 +183,7 @@ LogicalResult Compile::dump(const Twine &name,
 
 bool Compile::afterPhase(StringRef phase, ModuleOp module) {
   const auto print = [&](raw_ostream &os) { module.print(os); };
-  failedToWrite |=
-      failed(dump(Twine(++dumped) + "_" + phase + ".mlir", print));
+  failedToWrite |= failed(dump(Twine(++dumped) + "_" + phase + ".mlir", print));
   if (phase != settings.emit)
     return !failedToWrite;
   emitText(print);

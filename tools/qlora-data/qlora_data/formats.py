@@ -15,11 +15,12 @@ _HEAD_BYTES = 4096
 
 _UTF16 = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
           (b"{\x00", "UTF-16LE"), (b"\x00{", "UTF-16BE"))
-_TABLES = ((b"ARROW1", "an Arrow file", "arrow"),
-           (b"\xff\xff\xff\xff", "an Arrow file", "arrow"))
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")  # a file, a stream
 # A line of column names; unlike in a sentence, no space follows a separator.
 _COLUMNS = re.compile(r'"?\w[\w -]*"?([,\t])"?\w[\w -]*"?(\1"?\w[\w -]*"?)*')
 
+_DATASETS = ("import datasets, sys; datasets.load_dataset('arrow', "
+             "data_files=sys.argv[1])['train'].to_json(sys.argv[2])")
 _PANDAS = ("import pandas, sys; pandas.read_excel(sys.argv[1]).to_json("
            "sys.argv[2], orient='records', lines=True)")
 
@@ -38,15 +39,7 @@ class _Commands:
     def filter(self, command: str) -> str:
         return f"{command} < {self.input} > {self.output}"
 
-    def table(self, reader: str) -> str:
-        code = (f"import datasets, sys; datasets.load_dataset('{reader}', "
-                "data_files=sys.argv[1])['train'].to_json(sys.argv[2])")
-        return self._with("datasets", code)
-
-    def workbook(self) -> str:
-        return self._with("pandas openpyxl", _PANDAS)
-
-    def _with(self, packages: str, code: str) -> str:
+    def python(self, packages: str, code: str) -> str:
         """Returns a command that installs `packages` and runs `code`. Makes a
         virtual environment first, unless this Python is in one: Debian's pip
         refuses to install elsewhere."""
@@ -63,19 +56,17 @@ def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
     """Returns what the file is, and the command that converts it to JSONL; None
     if the file can be read here."""
     commands = _Commands(path)
-    for magic, name, reader in _TABLES:
-        if head.startswith(magic):
-            return f"is {name}", \
-                commands.table(reader)
+    if head.startswith(_ARROW):
+        return "is an Arrow file", commands.python("datasets", _DATASETS)
     for magic, name in _UTF16:
         if head.startswith(magic):
             return "is UTF-16", commands.filter(f"iconv -f {name} -t UTF-8")
     if head.startswith(b"PK\x03\x04"):
         if path.endswith(".xlsx") or b"[Content_Types].xml" in head:
-            return "is an Excel workbook", \
-                commands.workbook()
-        return "is a zip archive", f"unzip -p {commands.input} > " \
-            f"{commands.output}"
+            return "is an Excel workbook", commands.python("pandas openpyxl",
+                                                           _PANDAS)
+        return ("is a zip archive",
+                f"unzip -p {commands.input} > {commands.output}")
     return None
 
 

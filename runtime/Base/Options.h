@@ -69,6 +69,13 @@ public:
   /// repeats, the last setting wins, but kPaths options collect all paths. Two
   /// different input files for one kPath are an error: one would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
+  /// Applies one setting of this table's option `name`. `written`: its name in
+  /// errors.
+  Status applySetting(std::string_view name, const std::string &text,
+                      const std::string &written) {
+    const OptionSetting setting{findOption(table, name), text, written};
+    return applySettings({&setting, 1});
+  }
 
   /// Checks for options that contradict each other.
   Status validate() const;

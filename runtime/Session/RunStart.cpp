@@ -18,10 +18,8 @@ static constexpr const char *kSteps = "gradient_accumulation_steps";
 static Status recordAccumulation(int64_t accumulation, Options &options) {
   if (options.value(kSteps) == accumulation)
     return Status::ok();
-  const OptionSetting setting = {findOption(optionTable(), kSteps),
-                                 std::to_string(accumulation),
-                                 flagSpelling(kSteps)};
-  return options.applySettings({&setting, 1});
+  return options.applySetting(kSteps, std::to_string(accumulation),
+                              flagSpelling(kSteps));
 }
 
 StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,

@@ -364,10 +364,6 @@ static void takeRevision(std::vector<YamlEntry> &entries,
 
 static Status findModel(const std::string &word, const std::string &revision,
                         Options &options) {
-  const auto add = [&](const char *name, const std::string &text) {
-    const OptionSetting setting{findOption(optionTable(), name), text, text};
-    return options.applySettings({&setting, 1});
-  };
   std::error_code ignored;
   const std::string path = options.text("model_name_or_path");
   const auto name = parseHubName(word, revision);
@@ -379,10 +375,11 @@ static Status findModel(const std::string &word, const std::string &revision,
                            word);
   }
   QLORA_ASSIGN_OR_RETURN(const std::string folder, hubModelFolder(*name));
-  QLORA_RETURN_IF_ERROR(add("model_name_or_path", folder));
+  QLORA_RETURN_IF_ERROR(
+      options.applySetting("model_name_or_path", folder, folder));
   // Other machines find the adapter's base model by its hub name.
   return options.text("adapter_base_name").empty()
-             ? add("adapter_base_name", name->id)
+             ? options.applySetting("adapter_base_name", name->id, name->id)
              : Status::ok();
 }
 
@@ -398,9 +395,7 @@ static Status addPeftTargets(Options &options) {
   QLORA_ASSIGN_OR_RETURN(const nlohmann::ordered_json targets,
                          peftTargets(type));
   const std::string flag = dumpJson(targets);
-  const OptionSetting setting{
-      findOption(optionTable(), "lora_target_modules"), flag, flag};
-  return options.applySettings({&setting, 1});
+  return options.applySetting("lora_target_modules", flag, flag);
 }
 
 /// With --force-single-gpu, overrides --parallel with none.
@@ -410,9 +405,7 @@ static Status forceSingleGpu(const CommandLine &line, Options &options) {
   if (!compiler.boolean("force_single_gpu"))
     return Status::ok();
   QLORA_RETURN_IF_ERROR(checkForcedSingle(options));
-  const OptionSetting setting{findOption(optionTable(), "parallel"), "none",
-                              "--force-single-gpu"};
-  return options.applySettings({&setting, 1});
+  return options.applySetting("parallel", "none", "--force-single-gpu");
 }
 
 StatusOr<Configuration> configure(const CommandLine &line,

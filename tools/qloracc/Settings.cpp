@@ -326,9 +326,7 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
 /// Records the value that the compiler chose for an option.
 Status record(const char *name, const std::string &value,
               CompilerSettings &settings) {
-  const OptionSetting setting = {findOption(optionTable(), name), value,
-                                 flagSpelling(name)};
-  return settings.options.applySettings({&setting, 1});
+  return settings.options.applySetting(name, value, flagSpelling(name));
 }
 
 /// Returns whether a search must fit this machine's memory. Layouts of CPU

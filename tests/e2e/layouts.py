@@ -77,8 +77,8 @@ KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 
 def widened(name, layers=2):
-    """Returns the family with `layers` layers, which take turns with its kinds
-    of layers."""
+    """Returns the family with `layers` layers. Its kinds of layers
+    alternate."""
     family = copy.copy(FAMILIES[name])
     wide = WIDTHS if "n_embd" in family.config else WIDE | WIDTHS
     family.config = {key: wide.get(key, value)

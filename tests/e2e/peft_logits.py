@@ -9,11 +9,11 @@ logits with the adapter must differ from those without it by 100 times the
 tolerance, and qlora-run's must equal both. The case's program serves for all
 runs:
 
-* A new adapter, whose B is zero, has the logits of the model alone. * The
-adapter that the case wrote is loaded with the parameters that PEFT trained. The
-case's own parameters differ from them by up to 1e-3 of the distance that
-training moved them. So their logits would differ by up to 4e-4, and such a
-tolerance would hide errors.
+* A new adapter, whose B is zero, has the logits of the model alone.
+* The adapter that the case wrote is loaded with the parameters that PEFT
+  trained. The case's own parameters differ from them by up to 1e-3 of the
+  distance that training moved them. So their logits would differ by up to 4e-4,
+  and such a tolerance would hide errors.
 """
 
 import json

@@ -91,7 +91,7 @@ private:
   const std::string &path;
   RankCounts ranks;
   YamlEntry section; ///< the section that is being read
-  std::string axis;  ///< of --parallel, or "none"; empty: not given
+  std::string axis;  ///< axis of --parallel, or "none"; empty: not given
   YamlEntry axisSection;
   int64_t axisSize = 0;
   std::vector<YamlEntry> entries;

@@ -205,9 +205,9 @@ class WorkersTest(ToolTest):
              self.data, "--output", self.output, "--progress", *flags],
             stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
+        # The second line is printed when rows are made: all workers run then.
         process.stderr.readline()
-        process.stderr.readline()  # about the created rows: all workers have
-                                   # started
+        process.stderr.readline()
         return process, self.children(process.pid)
 
     def test_as_many_as_are_asked_for(self):

@@ -7,12 +7,13 @@
                     [--name TEXT] [--run JSON]
 
 * the page is one file without external references, and has the plan of the
-JSON; TEXT, as a tensor's name, is only data in it; * its head describes the run
-as the options and entries do, with the values of the JSON; everything that is
-drawn has a plain name and a colour; * in page and snapshot no two buffers share
-a byte at a time, and the arenas are as large as the plan says; * the page's
-peak, its categories and its collectives are those of the plan; * a step takes
-as long as qlora-run predicts (run.json is its output).
+  JSON; TEXT, as a tensor's name, is only data in it;
+* its head describes the run as the options and entries do, with the values of
+  the JSON; everything that is drawn has a plain name and a colour;
+* in page and snapshot no two buffers share a byte at a time, and the arenas
+  are as large as the plan says;
+* the page's peak, its categories and its collectives are those of the plan;
+* a step takes as long as qlora-run predicts (run.json is its output).
 """
 
 import argparse

@@ -71,7 +71,7 @@ class Training:
     run fails. An object without references stops its run, as stop() does."""
 
     def __init__(self, command: list[str]):
-        self.metrics: list[dict[str, Any]] = []  # all so far
+        self.metrics: list[dict[str, Any]] = []  # all until now
         self._errors: list[str] = []
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

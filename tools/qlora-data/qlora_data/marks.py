@@ -109,7 +109,8 @@ def _marks(message: dict, path: str) -> Iterator[tuple[str, object]]:
 
 def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
                  where: str) -> None:
-    """Refuses a message with a key that contradicts `is_learned`."""
+    """Refuses a message with a key that contradicts `is_learned`, whether the
+    message is in the loss."""
     for path, value in marks_of(message).items():
         key = path.rsplit(".", 1)[-1]
         if _asks(key, value) is is_learned:
@@ -158,7 +159,7 @@ def _row_asks(key: str, value: object) -> bool:
     if not words.isdisjoint(_OTHERS):
         return value != 1
     if not isinstance(value, bool) and words.isdisjoint({"weight", "weights"}):
-        # Any other number is a measurement, such as a loss.
+        # A number other than 0 and 1 is a measurement, such as a loss.
         return value not in (0, 1) or _asks(key, value) is True
     return _asks(key, value) is True
 

@@ -12,9 +12,9 @@ namespace qlora {
 
 std::string formatBytes(uint64_t bytes); ///< "18.2 GiB", "512 B"
 std::string formatCount(uint64_t count); ///< "89,088"
-/// "1 row", "2,000 rows".
+/// Formats a count with its noun: "1 row", "2,000 rows".
 std::string formatCounted(int64_t count, const char *one);
-/// Parameters of a model: "1.7 M", "8.0 B".
+/// Formats a number of parameters: "1.7 M", "8.0 B".
 std::string formatParameters(uint64_t count);
 std::string formatDuration(double seconds); ///< "0:12:10"
 std::string formatRate(double perSecond);   ///< "40.3k"

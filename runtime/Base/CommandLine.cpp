@@ -243,7 +243,7 @@ StatusOr<CommandLine> Parser::parse(std::span<const std::string> words) {
   std::span<CLI::Option *const> given = app.parse_order();
   for (; !given.empty(); given = given.subspan(1))
     if (given[0] != inputs &&
-        std::ranges::count(given, given[0]) == 1) // the last occurrence
+        std::ranges::count(given, given[0]) == 1) // this is its last occurrence
       QLORA_RETURN_IF_ERROR(take(*given[0]));
   QLORA_RETURN_IF_ERROR(answerQuestions());
   return std::move(line);

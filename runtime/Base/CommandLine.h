@@ -28,12 +28,12 @@ namespace qlora {
 /// A section of --help-all: the options of some scopes.
 struct HelpSection {
   std::span<const OptionRow> rows;
-  std::vector<OptionScope> scopes; ///< empty: all
+  std::vector<OptionScope> scopes; ///< empty: all scopes
   std::string_view heading; ///< title of the section; empty: one per group
 };
 
 struct Tool {
-  std::string_view version = {}; ///< printed for --version
+  std::string_view version = {}; ///< text of --version
   /// "usage: tool INPUT [options]", and a description of the tool.
   std::string_view usage = {};
   std::string_view input = {}; ///< name of the input: "MODEL.mlir"

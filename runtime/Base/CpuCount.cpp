@@ -57,7 +57,7 @@ namespace {
 /// tree, or in a container the tree below `top`.
 struct GroupMount {
   fs::path point, top;
-  bool isUnified = false; ///< version 2
+  bool isUnified = false; ///< control groups version 2
 };
 
 } // namespace

@@ -80,7 +80,7 @@ struct OptionName {
   const OptionRow *row = nullptr;
   std::string_view name = {};      ///< name with underscores
   std::string_view whenTrue = {};  ///< value that true of a switch stands for
-  std::string_view whenFalse = {}; ///< empty: false is an error
+  std::string_view whenFalse = {}; ///< value for false; empty: an error
   char mark = 0; ///< '-': an earlier spelling; '!': refused; 0: shown
 
   bool isSwitch() const { return !whenTrue.empty(); }
@@ -102,10 +102,10 @@ OptionName findOptionName(std::span<const OptionRow> table,
 const OptionRow *findOption(std::span<const OptionRow> table,
                             std::string_view name);
 
-/// `text` with dashes turned into underscores.
+/// Returns `text` with dashes turned into underscores.
 std::string canonicalSpelling(std::string_view text);
 
-/// "lora_r" -> "--lora-r", "o" -> "-o".
+/// Returns the flag of a name: "lora_r" -> "--lora-r", "o" -> "-o".
 std::string flagSpelling(std::string_view name);
 
 /// Returns the values of a row's `choices` that are not aliases of others.

@@ -328,7 +328,7 @@ static size_t valuesOf(std::string_view text) {
   return text.size() + kRepeated;
 }
 
-/// `left`: how many more values are allowed.
+/// Converts a YAML node. `left`: how many more values are allowed.
 static StatusOr<json> nodeToJson(const YAML::Node &node, size_t &left,
                                  int depth = 0) {
   constexpr int kMaxDepth = 8;

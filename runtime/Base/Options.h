@@ -97,7 +97,7 @@ public:
   std::map<std::string, std::string> textMap(std::string_view name) const;
   std::vector<WeightedPath> paths(std::string_view name) const;
   const nlohmann::ordered_json &
-  value(std::string_view name) const; ///< any type
+  value(std::string_view name) const; ///< of any type
   Source source(std::string_view name) const;
   /// Returns whether any layer sets the option.
   bool isGiven(std::string_view name) const {
@@ -115,7 +115,7 @@ public:
   /// Returns the recorded value of a key that is not an option, or null.
   const nlohmann::ordered_json &recordedMetadata(std::string_view key) const;
 
-  /// All recorded keys that are not options.
+  /// Returns the recorded values of all keys that are not options.
   const nlohmann::ordered_json &recordedMetadata() const { return facts; }
 
   /// Returns all options as YAML, in the order of the table.

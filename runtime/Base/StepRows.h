@@ -37,7 +37,7 @@ StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
                                                int64_t ranks);
 inline constexpr int64_t kMostFound = 64;
 
-/// "4 rows x 2 ranks x 8 accumulated = 64 rows a step".
+/// Returns "4 rows x 2 ranks x 8 accumulated = 64 rows a step".
 std::string stepRowsText(int64_t batch, int64_t ranks, int64_t accumulation);
 
 } // namespace qlora

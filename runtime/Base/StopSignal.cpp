@@ -22,7 +22,7 @@ static constexpr int64_t kOneSignalMs = 1000;
 // threads also read `received`.
 static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
-static volatile int64_t firstMs = 0; ///< used by the handler alone
+static volatile int64_t firstMs = 0; ///< used only by the handler
 
 /// Milliseconds: time of the last SIGUSR1, and until when requests are
 /// answered.
@@ -67,7 +67,7 @@ void installStopSignals() {
   useOwnStack();
   struct sigaction action = {};
   action.sa_handler = onSignal;
-  // Interrupted system calls restart.
+  // SA_RESTART restarts interrupted system calls.
   action.sa_flags = SA_RESTART | SA_ONSTACK;
   for (int signal : {SIGINT, SIGTERM, SIGHUP})
     sigaddset(&action.sa_mask, signal);

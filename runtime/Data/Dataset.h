@@ -149,8 +149,8 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;
-  int64_t labels = 0; ///< labelled tokens in `rows`
-  int64_t right = 0;  ///< labels that are the argmax
+  int64_t labels = 0; ///< all labels of the rows
+  int64_t right = 0;  ///< those labels that are the argmax
 };
 RowMatches countRowMatches(const MicroBatch &batch,
                            std::span<const int32_t> correct);

@@ -64,7 +64,7 @@ struct BatchLayout {
 
 struct ScheduleOptions {
   uint64_t seed = 0;
-  bool packing = false; ///< rows files only
+  bool packing = false; ///< only for rows files
   /// Whether to use step packing, which needs a rows file and token buckets.
   /// Unset: if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;

@@ -29,12 +29,12 @@
 
 namespace qlora {
 
-/// Compiled sizes, and the user's options.
+/// The compiled sizes, and the user's options for packing.
 struct PackingShape {
   std::vector<int64_t> buckets; ///< tokens, ascending; not empty
   int64_t rows = 1;             ///< B: the longest bucket holds any B rows
-  int64_t accumulation = 1;     ///< K
-  int64_t ranks = 1;            ///< N
+  int64_t accumulation = 1;     ///< K: micro-batches of a rank
+  int64_t ranks = 1;            ///< N: ranks with different rows
   PackingCosts costs;
   std::vector<double> speeds =
       {}; ///< relative speeds of ranks (MicroBatchAssignment.h); empty: equal

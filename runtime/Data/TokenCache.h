@@ -31,12 +31,12 @@ struct TokenRequest {
   bool assistantOnlyLoss = true;
   /// Keep rows whose tools or messages the chat template drops.
   bool allowTemplateDrops = false;
-  bool pairs = false;    ///< pairs of answers, chosen and rejected
-  bool unpaired = false; ///< answers, desirable or not
+  bool pairs = false;    ///< rows are pairs of a chosen and a rejected answer
+  bool unpaired = false; ///< rows have one answer, desirable or not
   /// File or name of a built-in template; empty: the tokenizer's template.
   std::string chatTemplate;
-  std::vector<std::string> formats = {}; ///< --row-format; none: any
-  std::string excess = "truncate";       ///< --excess-length-strategy
+  std::vector<std::string> formats = {}; ///< value of --row-format; empty: any
+  std::string excess = "truncate";       ///< value of --excess-length-strategy
   /// Names of columns in the data: "prompt" -> "question"; "": ignored.
   std::map<std::string, std::string> columns = {};
   int64_t workers = 0; ///< processes that tokenise; 0: one per CPU
@@ -68,7 +68,7 @@ StatusOr<std::string> findConverter();
 struct RowsMetadata {
   explicit RowsMetadata(const SafetensorsFile &file);
 
-  bool isKnown = false; ///< qlora-data made the file
+  bool isKnown = false; ///< whether qlora-data made the file
   int64_t tokens = 0, labelledTokens = 0;
   int64_t maxLength = 0;
   int64_t truncatedRows = 0, truncatedTokens = 0;

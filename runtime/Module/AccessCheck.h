@@ -34,9 +34,9 @@ namespace qlora {
 
 /// A range of an arena that a command touches.
 struct RangeUse {
-  uint32_t arena = 0; ///< enum qlora_arena_kind
+  uint32_t arena = 0; ///< kind (enum qlora_arena_kind)
   qlora_access access = QLORA_READ;
-  uint64_t offset = 0, bytes = 0; ///< 0: an absent operand
+  uint64_t offset = 0, bytes = 0; ///< bytes 0: an absent operand
   uint32_t buffer = QLORA_NONE;   ///< buffer of the range, or none
 };
 

@@ -14,10 +14,10 @@ namespace qlora {
 
 /// Cost of a micro-batch, in any unit, such as FLOPs.
 struct PackingCosts {
-  double token = 1; ///< per token of a bucket, including padding
-  double pair = 0;  ///< per pair of a query and a visible key of one row
+  double token = 1; ///< cost per token of a bucket, including padding
+  double pair = 0;  ///< cost per pair of a query and a visible key of one row
 
-  /// Cost of a row's own tokens and pairs; causal.
+  /// Returns the cost of a row's tokens and causal pairs.
   double ofRow(int64_t length) const {
     const double tokens = static_cast<double>(length);
     return token * tokens + pair * tokens * (tokens + 1) / 2;

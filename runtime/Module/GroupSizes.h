@@ -77,12 +77,12 @@ public:
   constexpr int64_t number(unsigned group, int64_t rank) const {
     return rank / stride(group) % sizes[group];
   }
-  /// Returns the rank that is number 0 of a rank's group.
+  /// Returns the rank that has number 0 in the group of `rank`.
   constexpr int64_t first(unsigned group, int64_t rank) const {
     return rank - number(group, rank) * stride(group);
   }
 
-  /// Ranks that have the same rows.
+  /// Number of ranks that have the same rows.
   constexpr int64_t rowRanks() const {
     return sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP] *
            sizes[QLORA_GROUP_PP];

@@ -54,7 +54,7 @@ public:
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
   /// Number of ranks with the same rows.
   int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
-  /// Ranks of one mesh; a run has a multiple of it.
+  /// Number of ranks of one mesh; a run has a multiple of it.
   int meshSize() const { return static_cast<int>(sizes.meshSize()); }
   /// Whether entries with a micro-batch have collectives, so that all ranks of
   /// a mesh must run the same entries.
@@ -114,7 +114,7 @@ private:
         name(std::move(name)), library(std::move(library)) {}
   void chooseStage(int64_t number);
 
-  const qlora_module *first;  ///< stage 0
+  const qlora_module *first;  ///< the module of stage 0
   const qlora_module *module; ///< the selected stage
   GroupSizes sizes;
   std::string name;

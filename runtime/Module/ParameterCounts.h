@@ -21,7 +21,7 @@ inline bool isTrained(uint32_t role) {
 
 struct ParameterCounts {
   uint64_t base = 0;      ///< parameters of the model, without adapters
-  uint64_t adapters = 0;  ///< LoRA only
+  uint64_t adapters = 0;  ///< parameters of LoRA adapters
   uint64_t trainable = 0; ///< all trained parameters: adapters, modules_to_save
 
   /// Adds a parameter of `role` (enum qlora_role); returns its element count.

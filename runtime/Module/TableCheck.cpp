@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-/// Threads of a warp, and the most threads of a block.
+/// Threads of a warp; maximum threads of a block.
 static constexpr uint32_t kWarp = 32, kMaxThreads = 1024;
 /// Maximum rows of a CUDA launch: the limit of a grid's x dimension and of
 /// 32-bit divisions in kernels.

@@ -28,11 +28,11 @@ using Clock = std::chrono::steady_clock;
 constexpr double kSecondsPerMeasure = 0.7;
 constexpr int64_t kRows = 512, kColumns = 2048, kDepth = 8192;
 
-/// Constants of a request by name; the others are 0.
+/// Constants of a request, by name; missing ones are 0.
 using Constants = std::vector<std::pair<std::string_view, int64_t>>;
 using Dtypes = std::vector<std::optional<qlora_dtype>>;
 
-/// A kernel with memory for its operands.
+/// A kernel to be timed, with memory for its operands.
 class Measured {
 public:
   static StatusOr<Measured> prepare(const char *row, Dtypes dtypes,

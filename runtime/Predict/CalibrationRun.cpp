@@ -27,7 +27,7 @@ namespace {
 /// State of a rank before it meets the others.
 struct Prepared {
   std::optional<DeviceProfile> profile; ///< the given profile
-  std::optional<AtomicFile> file;       ///< rank 0 only
+  std::optional<AtomicFile> file;       ///< the file to write; only on rank 0
 };
 } // namespace
 

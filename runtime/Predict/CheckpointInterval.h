@@ -28,7 +28,7 @@ struct CheckpointInterval {
   uint64_t bytes = 0;         ///< trainable parameters and optimizer states
   double copySeconds = 0;     ///< C: training stops meanwhile
   double writeSeconds = 0;
-  int64_t steps = 1;          ///< --save-steps
+  int64_t steps = 1;          ///< steps between checkpoints: --save-steps
   double seconds = 0;         ///< duration of that many steps
   double lostShare = 0; ///< fraction of time lost, without restarts; at most 1
 

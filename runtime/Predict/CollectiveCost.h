@@ -48,7 +48,7 @@ namespace qlora {
 
 /// How much a collective of CPU ranks uses a link.
 struct LinkUse {
-  double messages = 0; ///< sequential
+  double messages = 0; ///< number of messages, one after another
   double bytes = 0;    ///< read or written in memory, or sent by a socket
 };
 /// Whether ranks of one machine run a collective `kind` in shared memory.

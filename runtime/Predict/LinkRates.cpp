@@ -27,7 +27,7 @@ static constexpr double kSecondsPerSize = 0.06;
 static constexpr int kLeastCalls = 5, kMostCalls = 101;
 
 namespace {
-/// Seconds per message and per byte.
+/// Seconds of a message and of a byte.
 struct Line {
   double message = 0, byte = 0;
 
@@ -113,7 +113,7 @@ private:
   uint64_t next = 0; ///< offset of the next call's operands
   CollectiveCall call;
   const qlora_command command = {};
-  CommunicationQueue queue; ///< last: it uses all of the above
+  CommunicationQueue queue; ///< declared last, since it uses the members above
 };
 
 } // namespace

@@ -55,14 +55,14 @@ static uint64_t forEachTraffic(const DeviceCounters &counters, Visit visit) {
 }
 
 namespace {
-/// One entry, walked once.
+/// The counts of one entry, executed once.
 struct EntryCount {
   const qlora_entry *entry;
   std::string name;
   DeviceCounters counters;
 };
 
-/// One stage, or the whole program without a pipeline.
+/// The counts of one stage, or of a program without stages.
 struct StageCount {
   LoadedModule module;
   std::unique_ptr<Device> device;
@@ -80,7 +80,7 @@ struct StageCount {
 /// Everything that a null run counts.
 struct NullReport {
   int ranks;
-  int64_t microBatches; ///< per rank and step
+  int64_t microBatches; ///< micro-batches of a rank per step
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> gpu;
   std::vector<StepPrediction> predictions; ///< set with --simulate
@@ -111,7 +111,7 @@ uint64_t NullReport::collectives() const {
   return most;
 }
 
-/// A row of 80 columns.
+/// Format of a row with 80 columns.
 static constexpr const char *kCounters =
     "  {:<24} {:>8} {:>5} {:>6} {:>4} {:>8} {:>8} {:>8}\n";
 

@@ -48,7 +48,7 @@ struct PartLines {
   const StepPrediction &step;
   const StepPrediction *low;
 
-  /// `seconds` returns the seconds of a step.
+  /// Formats one line; `seconds` returns the seconds of a step.
   template <typename Seconds>
   std::string line(std::string_view name, const Work *work,
                    Seconds seconds) const {

@@ -82,7 +82,7 @@ private:
   const PredictionRequest &request;
   StepPrediction step;
   bool isUpdate = false;
-  double times = 0; ///< runs of the entry
+  double times = 0; ///< how often the entry runs
   std::vector<TimelineItem> items;
   /// Position in step.groups by kernel, part, FLOPs and bytes.
   std::map<std::tuple<std::string, StepPart, double, double>, size_t> groupOf;
@@ -201,7 +201,7 @@ Status StepWalk::addCommand(const qlora_command &command) {
   case QLORA_COMMAND_COLLECTIVE:
     addCollective(command);
     return Status::ok();
-  default: // events
+  default: // events have no work
     items.push_back(itemOf(module, command));
     return Status::ok();
   }

@@ -52,10 +52,10 @@ struct PredictedCollective {
   double seconds = 0;
 };
 
-/// One step of each rank.
+/// The prediction of one step.
 struct StepPrediction {
   int64_t ranks = 1, microBatches = 1;
-  int64_t dataRanks = 1; ///< ranks with the same rows count once
+  int64_t dataRanks = 1; ///< ranks with the same rows count as one
   int64_t stage = 0, stages = 1;
   int64_t batch = 0, length = 0; ///< shape of a micro-batch
   double seconds = 0;
@@ -81,7 +81,7 @@ struct StepPrediction {
   }
 };
 
-/// The conditions of a prediction.
+/// Arguments of a prediction.
 struct PredictionRequest {
   DeviceProfile device;
   int64_t ranks = 1;

@@ -34,10 +34,10 @@ struct Sharing {
   double slowdown = 1;
 };
 
-/// The timeline of one rank.
+/// Simulates the timeline of one rank.
 class Simulation {
 public:
-  /// `isAlone`: never waits for other stages.
+  /// If `isAlone`, never waits for other stages.
   Simulation(std::span<const TimelineItem> items, std::span<TimelineSpan> spans,
              QueueSharing sharing, bool isAlone);
   /// Starts all items that can start.

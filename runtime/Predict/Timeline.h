@@ -34,8 +34,8 @@ struct TimelineItem {
   enum class Kind { kKernel, kCollective, kSend, kReceive, kRecord, kWait };
   Kind kind = Kind::kKernel;
   uint32_t queue = 0; ///< below QLORA_QUEUE_COUNT
-  uint32_t event = 0; ///< event of kRecord and kWait
-  Demand demand;      ///< demand of all other kinds
+  uint32_t event = 0; ///< event of kRecord or kWait
+  Demand demand;      ///< unused by kRecord and kWait
   int peer = 0; ///< kSend, kReceive: distance from this stage to the other
   uint64_t bytes = 0; ///< kSend, kReceive: size of the message
 };

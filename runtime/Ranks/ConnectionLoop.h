@@ -26,24 +26,24 @@
 
 namespace qlora {
 
-/// Used by one thread, except wake().
+/// Only wake() may be called from several threads.
 class ConnectionLoop {
 public:
   using Clock = std::chrono::steady_clock;
 
   /// An accepted connection. The protocol writes all fields except `unsent`.
   struct Connection {
-    FileDescriptor socket; ///< the protocol may move it away and keep it
+    FileDescriptor socket; ///< the protocol may move it out and keep it
     /// Size in bytes of the message that is read next. 0: nothing is read.
     size_t wanted = 0;
     std::string received; ///< never more than `wanted` bytes
-    std::string unsent;   ///< written when the socket takes it
+    std::string unsent;   ///< bytes to send when the socket accepts them
     bool isProven = false;
-    bool isLast = false; ///< closed once `unsent` is empty
-    /// Closed then, unless the protocol sets another time.
+    bool isLast = false; ///< close the connection once `unsent` is empty
+    /// When the connection is closed, unless the protocol sets another time.
     Clock::time_point deadline;
     Clock::time_point accepted;
-    // Only for the protocol.
+    // Fields that only the protocol uses.
     uint32_t rank = 0;
     size_t step = 0;
     Digest drawn{};

@@ -22,7 +22,7 @@ namespace qlora {
 
 using Clock = std::chrono::steady_clock;
 
-/// The most bytes of a cause's text; a longer text is cut.
+/// Maximum bytes of a cause's text; a longer text is cut.
 static constexpr size_t kMaxText = 2048;
 
 /// The start of a message, before a cause's text, if any. Little endian.
@@ -242,7 +242,7 @@ void Heartbeat::watch() {
         next = Clock::now() + timing.beat;
       }
       events[2] = {wake.get(), POLLIN, 0};
-      for (size_t side : {0, 1}) // poll ignores -1
+      for (size_t side : {0, 1}) // poll ignores a socket of -1
         events[side] = {sides[side].isOpen ? sides[side].socket.get() : -1,
                         POLLIN, 0};
     }

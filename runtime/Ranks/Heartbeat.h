@@ -46,7 +46,7 @@ struct Cause {
   bool operator==(const Cause &) const = default;
 };
 
-/// One per rank of a job. The destructor ends its thread.
+/// Each rank of a job has one. The destructor ends its thread.
 class Heartbeat {
 public:
   struct Timing {
@@ -98,7 +98,7 @@ private:
     int rank = 0;
     FileDescriptor socket;
     std::string arrived; ///< bytes of an incomplete message
-    int missed = 0;      ///< own beats since its latest beat
+    int missed = 0; ///< this rank's beats since the neighbour's latest beat
     bool isOpen = true;  ///< false: the rank has ended, or is lost
     bool saidGoodbye = false;
   };

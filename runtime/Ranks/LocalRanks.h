@@ -14,10 +14,10 @@
 
 namespace qlora {
 
-/// Copyable. One thread.
+/// Copyable. Used by one thread.
 class LocalRanks {
 public:
-  /// A machine with one rank.
+  /// Makes a machine with one rank.
   LocalRanks() = default;
   /// Finds the ranks of this machine. All ranks of the group call it. Only
   /// ranks that pass the same `part` count as one machine.
@@ -45,7 +45,7 @@ public:
                          Shared own, uint64_t bytes) const;
 
 private:
-  int firstRank = 0; ///< rank in the group
+  int firstRank = 0; ///< index in the group
   int localRank = 0;
   int localSize = 1;
 };

@@ -20,7 +20,7 @@ namespace qlora {
 
 namespace {
 
-constexpr int kDefaultPort = 29500; ///< PyTorch's
+constexpr int kDefaultPort = 29500; ///< PyTorch's default
 constexpr int kMaxRanks = 1 << 20;
 constexpr size_t kSecretCharacters = 16;
 
@@ -84,7 +84,7 @@ int slurmTasksOfNode(std::string_view perNode, int node) {
     int tasks = 0, nodes = 1;
     const char *end = part.data() + part.size();
     const char *rest = std::from_chars(part.data(), end, tasks).ptr;
-    if (end - rest > 2) // "(x2)"
+    if (end - rest > 2) // the repetition in "4(x2)"
       std::from_chars(rest + 2, end, nodes);
     if (node < nodes)
       return tasks;
@@ -147,7 +147,8 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   const bool isElastic = get("TORCHELASTIC_RUN_ID");
   if (isElastic)
     env.masterPort += env.masterPort < 65535 ? 1 : -1;
-  if (env.launcher == "torchrun" && !isElastic) // PyTorchJob, or by hand
+  // PyTorchJob or a user starts the ranks, maybe minutes apart.
+  if (env.launcher == "torchrun" && !isElastic)
     env.patience = std::chrono::minutes(5);
   return Status::ok();
 }

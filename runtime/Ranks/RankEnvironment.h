@@ -38,7 +38,7 @@ struct RankEnvironment {
   int rank = 0;
   int worldSize = 1;
   int localRank = 0;      ///< index among the ranks of this machine
-  int localWorldSize = 1; ///< ranks of this machine
+  int localWorldSize = 1; ///< number of ranks on this machine
   std::string masterAddress = "127.0.0.1";
   int masterPort = 0;
   std::string secret; ///< the job's secret; may be empty

@@ -46,7 +46,7 @@ static bool hasOwnLauncher(const RankEnvironment &env) {
 /// How long rank 0 stays to inform late ranks of a failed start.
 static constexpr std::chrono::milliseconds kTelling = std::chrono::seconds(15);
 
-/// Starts the server on rank 0; null on other ranks.
+/// Starts the server on rank 0; returns null on other ranks.
 static StatusOr<std::unique_ptr<RendezvousServer>>
 serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
                 std::chrono::milliseconds patience) {

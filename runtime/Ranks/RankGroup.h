@@ -56,7 +56,7 @@ public:
   Collectives &collectives(qlora_group axis) {
     return parts[axis] ? *parts[axis] : *group;
   }
-  /// Returns the collectives of every axis, for a device.
+  /// Returns the collectives of all axes, for a device.
   GroupCollectives groups() {
     GroupCollectives all;
     for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis)
@@ -108,7 +108,7 @@ private:
   LocalRanks local;
   LocalRanks sharers; ///< ranks that share this rank's base memory
   GroupSizes sizes;
-  /// By axis; null: the group is all ranks.
+  /// Collectives by axis; null: the group is all ranks.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
   /// Destroyed before `parts`: its heartbeat closes the connections of all.
   std::unique_ptr<Collectives> group;

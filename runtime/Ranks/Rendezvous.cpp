@@ -19,7 +19,7 @@ namespace {
 constexpr auto kClosing = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-/// How a port has answered.
+/// Answers of a port.
 enum class Met { kRankZero, kClosed, kSilent, kOtherProgram, kOtherSecret };
 } // namespace
 

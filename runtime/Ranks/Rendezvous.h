@@ -18,7 +18,7 @@ namespace qlora {
 /// Additional time that clients wait, so that the server's error comes first.
 inline constexpr std::chrono::milliseconds kLonger = std::chrono::seconds(10);
 
-/// A client: one rank.
+/// A client of the rendezvous: one rank.
 class Rendezvous {
 public:
   struct Self {

@@ -71,19 +71,19 @@ struct RendezvousGreeting {
   uint32_t rank = 0;
   Digest drawn{}, proof{};
 };
-/// Precedes a client's value, or its error if `isFailure`.
+/// The start of a client's value, or of its error if `isFailure`.
 struct RendezvousRequest {
   uint32_t ranks = 0, isFailure = 0, bytes = 0;
   std::array<char, 32> version{};
   std::array<char, 64> host{};
 };
-/// Precedes the text of an answer.
+/// The start of an answer, before its text.
 struct [[gnu::packed]] RendezvousAnswer {
   uint8_t isRefused;
   uint32_t bytes;
 };
 
-/// The most bytes of a value or an error.
+/// Maximum bytes of a value or an error text.
 inline constexpr uint32_t kMaxRendezvousText = 4096;
 StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 

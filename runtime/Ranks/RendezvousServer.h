@@ -30,12 +30,12 @@ public:
     std::string secret;
     int ranks = 1;
     std::string version; ///< the version that all ranks must have
-    std::string place;   ///< address and port for clients, for messages
+    std::string place;   ///< address and port of the server, for messages
     std::chrono::milliseconds patience = std::chrono::minutes(1);
     std::chrono::milliseconds handshake = kHandshakeTimeout;
     /// Time to wait for missing ranks after a client with another secret.
     std::chrono::milliseconds strangerPatience = std::chrono::seconds(5);
-    /// Time for the second exchange, from the end of the first.
+    /// Time for the second exchange, counted from the end of the first.
     std::chrono::milliseconds ringPatience = std::chrono::seconds(40);
   };
 
@@ -53,7 +53,8 @@ private:
   using Clock = ConnectionLoop::Clock;
   using Connection = ConnectionLoop::Connection;
   struct Exchange {
-    std::vector<std::optional<std::string>> values; ///< index: rank
+    /// Texts of the ranks, or none yet.
+    std::vector<std::optional<std::string>> values;
     size_t missing = 0;
   };
   static constexpr size_t kExchanges = 2;

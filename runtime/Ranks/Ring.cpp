@@ -108,7 +108,7 @@ void Ring::bind(Ring &first, Ring &second) {
   second.bound = first.bound.load();
   first.bound = &second;
   if (first.heart && first.heart->hasCause())
-    first.abort(); // `first` aborted before `second` was bound
+    first.abort(); // it aborted before `second` was bound
 }
 
 // Messages
@@ -205,7 +205,7 @@ Status Ring::send(Neighbour to, Message &message, bool &hasMoved) {
 Status Ring::receive(Neighbour from, Message &message, bool &hasMoved) {
   msghdr text = {};
   text.msg_iov = &message.parts[message.next];
-  // Receive only the header first, to check it.
+  // At first, receive only the header, to check it.
   text.msg_iovlen = message.next == 0 ? 1 : message.count - message.next;
   const ssize_t bytes = recvmsg(sockets[from].get(), &text, MSG_DONTWAIT);
   if (bytes == 0)

@@ -60,7 +60,7 @@ private:
   size_t count = 1;
 };
 
-/// Not copied, not moved. Used by one thread, except abort().
+/// Neither copyable nor movable. Used by one thread, except abort().
 class Ring {
 public:
   enum Neighbour { kPrevious = 0, kNext = 1 };
@@ -68,7 +68,7 @@ public:
   struct Members {
     int rank = 0; ///< this rank's index in the ring
     int size = 1;
-    int first = 0; ///< job rank of index 0
+    int first = 0; ///< rank in the job of index 0
     int stride = 1; ///< difference of job ranks between neighbours
   };
   /// Sends a few bytes to the previous rank and returns those of the next rank.

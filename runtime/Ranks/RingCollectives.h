@@ -48,7 +48,7 @@ public:
 
   /// Makes two groups of a rank end together (Ring::bind).
   void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
-  /// See Ring::heartbeat.
+  /// Returns the heartbeat of the ring, or null.
   Heartbeat *heartbeat() { return ring->heartbeat(); }
   /// Uses shared memory for later sums and all-gathers; on all ranks or none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }
@@ -81,7 +81,7 @@ private:
 
   std::unique_ptr<Ring> ring;
   std::optional<SharedWindow> window;
-  uint64_t calls = 0; ///< index of the call, so that ranks notice a mismatch
+  uint64_t calls = 0; ///< index of the call, to detect a mismatch of ranks
   std::vector<uint8_t> arriving, moving; ///< buffers of the current call
 };
 

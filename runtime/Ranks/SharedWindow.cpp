@@ -19,7 +19,7 @@ void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
   const size_t count = bytes / (dtypeBits(dtype) / 8);
   if (dtype != QLORA_DTYPE_I32)
     return addRun(dtype, addend, dtype, sum, static_cast<int64_t>(count));
-  // Unsigned arithmetic may wrap.
+  // Integers are added unsigned, since signed overflow is undefined.
   auto *to = reinterpret_cast<uint32_t *>(sum);
   const auto *from = reinterpret_cast<const uint32_t *>(addend);
   for (size_t i = 0; i < count; ++i)

@@ -38,7 +38,7 @@ namespace qlora {
 void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
                  size_t bytes);
 
-/// Movable. One thread at a time.
+/// Movable. Used by one thread at a time.
 class SharedWindow {
 public:
   /// Bytes per rank and round, which stay in a core's cache from write to sum.

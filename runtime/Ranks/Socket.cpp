@@ -90,7 +90,7 @@ StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
   return systemError(fmt::format("cannot listen on {}", place), error);
 }
 
-/// Whether `event` has come by the deadline.
+/// Waits until `event` occurs; returns false at the deadline.
 static bool waitFor(const FileDescriptor &socket, short event,
                     Clock::time_point deadline) {
   const auto left =
@@ -155,7 +155,7 @@ StatusOr<int> portOf(const FileDescriptor &socket) {
   return ntohs(reinterpret_cast<sockaddr_in *>(&address)->sin_port);
 }
 
-/// `name`: getsockname or getpeername.
+/// Calls `name`, which is getsockname or getpeername.
 static StatusOr<std::string>
 numericAddress(const FileDescriptor &socket, std::string_view function,
                int (*name)(int, sockaddr *, socklen_t *)) {

@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto kGrace = std::chrono::seconds(2);
-/// Signals within this time count once, as in StopSignal.h.
+/// Signals within this time count as one.
 constexpr auto kOneSignal = std::chrono::seconds(1);
 
 struct Child {
@@ -126,7 +126,7 @@ Status Supervisor::start() {
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));
   for (int rank = 0; rank < request.ranks; ++rank)
     if (Status status = startRank(rank); !status.isOk()) {
-      children.resize(rank); // ranks that were not started have no process
+      children.resize(rank); // only the ranks that were started
       return status;
     }
   listening = FileDescriptor();

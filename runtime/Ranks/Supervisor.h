@@ -28,7 +28,7 @@
 namespace qlora {
 
 struct LaunchRequest {
-  std::string executable;             ///< "/proc/self/exe"
+  std::string executable;             ///< path of the program: "/proc/self/exe"
   std::vector<std::string> arguments; ///< includes argv[0]
   int ranks = 1;
 };

@@ -137,7 +137,7 @@ static Status writeNamedTemplate(const Options &options,
   fs::path path = options.text("chat_template");
   if (path.empty() || path == "qwen3-training")
     return Status::ok();
-  if (path.is_relative()) { // a name: the file is next to qlora-data
+  if (path.is_relative()) { // a template's name: a file in qlora-data
     QLORA_ASSIGN_OR_RETURN(const fs::path converter, findConverter());
     std::error_code ignored;
     path = fs::canonical(converter, ignored).parent_path() /
@@ -217,7 +217,7 @@ PreparedAdapter::~PreparedAdapter() {
     return;
   std::error_code ignored;
   fs::remove_all(staging, ignored);
-  fs::remove(folder, ignored); // fails unless the folder is empty
+  fs::remove(folder, ignored); // fails if not empty
 }
 
 Status PreparedAdapter::write(const NextBytes &trained,

@@ -181,7 +181,7 @@ static StatusOr<ordered_json> readConfig(const std::string &path) {
   return config;
 }
 
-/// Returns the value in command line syntax.
+/// Formats a value in the syntax of the command line.
 static std::string flagText(const ordered_json &value) {
   if (value.is_object())
     return fmt::format("'{}'", dumpJson(value));

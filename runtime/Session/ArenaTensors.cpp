@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Bytes that are sent and written at a time.
+/// Bytes of a window, the unit of sending and writing.
 static constexpr uint64_t kWindow = uint64_t{4} << 20;
 
 ArenaTensors::ArenaTensors(const LoadedModule &module, qlora_arena_kind kind,
@@ -76,7 +76,7 @@ uint64_t ArenaTensors::windowBytes(uint64_t window) const {
 std::vector<ArenaTensors::Part> ArenaTensors::partsOf(uint64_t window) const {
   std::vector<Part> parts;
   const uint64_t begin = window * kWindow, end = begin + windowBytes(window);
-  // The last tensor that begins at or before `begin`.
+  // Find the last tensor that begins at or before `begin`.
   auto number = static_cast<size_t>(
       std::ranges::upper_bound(starts, begin) - starts.begin() - 1);
   for (uint64_t done = begin; done < end;) {
@@ -111,7 +111,7 @@ uint64_t streamBufferBytes(const LoadedModule &module, int ranks) {
   for (const qlora_arena_kind kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_STATE, QLORA_ARENA_RESIDUAL})
     largest = std::max(largest, ArenaTensors(module, kind, ranks).bytes());
-  // One window, and one message from another rank.
+  // The size of a window, and of a message from another rank.
   return std::min(kWindow, largest) * (ranks > 1 ? 2 : 1) + kSafetensorsWaiting;
 }
 
@@ -143,7 +143,7 @@ Status ArenaReader::fetchFrom(int owner,
     call.to = message;
     QLORA_RETURN_IF_ERROR(ranks.run(call));
   }
-  uint64_t done = 0; // bytes of the message
+  uint64_t done = 0; // bytes used of `message`
   for (const ArenaTensors::Part &part : parts) {
     if (part.owner != owner)
       continue;

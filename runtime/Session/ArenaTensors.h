@@ -61,7 +61,7 @@ public:
   /// this run's number of ranks. Errors name the file, the tensor and both
   /// shapes. `file` must outlive the source.
   StatusOr<TensorSource> sourceFrom(const SafetensorsFile &file) const;
-  /// Returns a source of zeros.
+  /// Returns a source that fills with zeros.
   static TensorSource zeros();
   /// Fills the arenas of all ranks from rank 0's `source`; the other ranks
   /// ignore theirs. All ranks call it, between entries.
@@ -74,7 +74,7 @@ private:
     const qlora_parameter *parameter;
     SafetensorsItem item;
     uint64_t piece; ///< bytes of each rank's shard of the range; 0: not sharded
-    uint64_t first; ///< byte in that range where the tensor begins
+    uint64_t first; ///< byte in the range at which the tensor begins
   };
   /// A byte range that is contiguous in the file and in one rank's arena.
   struct Part {
@@ -88,23 +88,23 @@ private:
   };
   std::vector<Part> partsOf(uint64_t window) const;
   uint64_t windowBytes(uint64_t window) const;
-  /// Returns the ranks that shard the arena.
+  /// Returns the collectives of the ranks that shard the arena.
   Collectives &owners(RankGroup &group) const;
   Status checkTensor(const SafetensorsFile &file, const Tensor &tensor) const;
 
   const LoadedModule &module;
   const qlora_arena_kind kind;
   std::vector<Tensor> tensors;
-  std::vector<uint64_t> starts; ///< first byte of each tensor; then all bytes
+  std::vector<uint64_t> starts; ///< first byte of each tensor; last: the total
 };
 
 /// Streams the tensors of an arena to the file that rank 0 writes. Every rank
 /// creates one and calls finish(), between entries.
 class ArenaReader {
 public:
-  /// All arguments must outlive it.
+  /// All arguments must outlive this object.
   ArenaReader(const ArenaTensors &tensors, Device &device, RankGroup &group);
-  /// Reads the next bytes. Only for rank 0.
+  /// Reads the next bytes of the tensors. Only for rank 0.
   Status read(std::span<uint8_t> out);
   /// Sends the remaining bytes to rank 0, which drops what it has not read: a
   /// file that cannot be written must not block the other ranks. Also returns

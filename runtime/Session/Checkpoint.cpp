@@ -30,8 +30,8 @@ using nlohmann::ordered_json;
 /// Inputs of the background thread, copied because training changes them.
 struct CheckpointWriter::Order {
   int64_t step = 0;
-  int64_t bestStep = 0; ///< 0: none is kept as the best
-  std::string folder;   ///< final name
+  int64_t bestStep = 0; ///< step of the best model; 0: none is kept
+  std::string folder;   ///< final name of the checkpoint
   ordered_json trainer; ///< trainer_state.json without the history
   uint64_t metricsBytes = 0; ///< bytes of metrics.jsonl, up to this step
   std::string gemmTable;

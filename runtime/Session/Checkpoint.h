@@ -42,7 +42,7 @@
 
 namespace qlora {
 
-/// Key in the metadata of state.safetensors.
+/// Key of the training state in the metadata of state.safetensors.
 inline constexpr const char *kStateKey = "state";
 
 /// Exists on rank 0. Used by the session's thread; `run` must outlive it.

@@ -187,7 +187,7 @@ Status compareMetadata(const std::string &checkpoint,
         {"threads", "another number of threads"}})
     if (before.at(key) != own.at(key))
       others += (others.empty() ? "" : ", ") + std::string(what);
-  // Checkpoints of earlier versions have no speeds.
+  // Treat missing speeds, as in earlier versions, as equal speeds.
   const ordered_json equal = ordered_json::array();
   if (before.value("speeds", equal) != own.value("speeds", equal))
     others += (others.empty() ? "" : ", ") + std::string("other rank speeds");

@@ -49,7 +49,7 @@ public:
   static StatusOr<std::optional<Dump>> open(const std::string &path,
                                             const Run &run);
 
-  /// Takes the gradients after ACCUMULATE_LAST of step 1.
+  /// Adds the gradients; call it after ACCUMULATE_LAST of step 1.
   Status takeGradients(const Run &run);
   /// Adds the dropout masks of `step` (from 0), whose gradients are taken.
   Status takeDropout(const Run &run, int64_t step);

@@ -115,7 +115,7 @@ Status Dump::takeLogits(const Run &run) {
   // its logits are valid and match PyTorch's.
   std::replace(batch.segments.begin(), batch.segments.end(), 0,
                std::numeric_limits<int32_t>::max());
-  std::vector<std::vector<float>> heads; // sorted by execution
+  std::vector<std::vector<float>> heads; // logits, as executed
   int64_t vocabulary = 0;
   const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
   const ChunkRows chunks = ChunkRows::of(run, batch);

@@ -126,7 +126,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   return std::optional(result);
 }
 
-/// Returns the rewards of the kinds of answers that exist.
+/// Formats the rewards of the kinds of answers that exist.
 static std::string rewardsText(const nlohmann::ordered_json &values) {
   std::vector<std::string> rewards;
   for (const auto &[name, kind] :

@@ -18,7 +18,7 @@ std::vector<int64_t> turnsOf(int64_t count) {
   const int bits = std::countr_zero(static_cast<uint64_t>(classes));
   std::vector<int64_t> turns;
   for (int64_t number = 0; number < classes; ++number) {
-    int64_t first = 0; // the bits of the number, reversed
+    int64_t first = 0; // the reversed bits of the turn
     for (int bit = 0; bit < bits; ++bit)
       first |= (number >> bit & 1) << (bits - 1 - bit);
     for (int64_t member = 0; member < leaf; ++member)

@@ -52,7 +52,7 @@ public:
   static uint64_t pendingBytes(int64_t count, const LoadedModule &module,
                                int ranks);
 
-  /// Call after each turn, whether or not it ran a micro-batch.
+  /// Call it after each turn, even if the turn had no micro-batch.
   Status endTurn();
   /// After the last turn: writes the total into every rank's gradient arena.
   Status finish();

@@ -46,7 +46,7 @@ struct LearningRate {
     return steps == 1 ? 2 : steps;
   }
 
-  /// `step`: optimizer steps done before this one.
+  /// Returns the rate of a step; `step`: optimizer steps done before it.
   double at(int64_t step) const { return base * factor(step); }
 
 private:

@@ -128,7 +128,7 @@ static std::string rowsText(const Run &run, const DataSummary &data) {
          row("tokens in the loss", count(data.labelledTokens)) + "\n";
 }
 
-/// "3.1416 (perplexity 23.14) after step 20".
+/// Returns text such as "3.1416 (perplexity 23.14) after step 20".
 static std::string evaluationText(const json &line) {
   const double loss = line["eval_loss"].get<double>();
   return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,

@@ -52,7 +52,7 @@ static bool isLeftOver(const fs::path &file) {
          file.stem().extension() == ".part"; // a temporary file
 }
 
-/// "a, b, c and 2 more".
+/// Returns a list such as "a, b, c and 2 more".
 static std::string listed(const std::vector<std::string> &names) {
   constexpr size_t kMost = 3;
   std::string text;

@@ -70,7 +70,7 @@ private:
 
   std::string path;
   std::string warning;
-  FileDescriptor lockFile; ///< closed: moved from
+  FileDescriptor lockFile; ///< closed if this object was moved from
   bool isNew;
 };
 

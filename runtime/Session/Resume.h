@@ -35,8 +35,9 @@ namespace qlora {
 /// A checkpoint whose manifest has been verified.
 struct ResumePoint {
   std::string folder;
-  nlohmann::ordered_json facts; ///< CheckpointMetadata.h
-  nlohmann::ordered_json state; ///< Trainer::state()
+  /// The checkpoint's metadata (CheckpointMetadata.h).
+  nlohmann::ordered_json facts;
+  nlohmann::ordered_json state; ///< the value of Trainer::state()
 
   int64_t step() const { return facts.at("step"); }
   /// Returns whether the checkpoint is in `output`, under any name.
@@ -57,7 +58,7 @@ findResumePoint(const Options &options, RankGroup &group,
 
 /// A checkpoint folder and the id of the run that must have written it.
 struct CheckpointName {
-  std::string folder; ///< empty: there is none
+  std::string folder; ///< empty: there is no checkpoint
   std::string run;
 };
 

@@ -28,16 +28,16 @@ struct Run {
   Device &device;
   Program &program;
   KernelObserver &observer;
-  Dataset *const train;      ///< null: only evaluate
+  Dataset *const train;      ///< null: the run only evaluates
   Dataset *const validation; ///< null: no evaluation
   Metrics *const metrics;    ///< null on ranks other than 0
   Profiler *const profiler;  ///< null: no profile is requested
   const std::string outputFolder;
   const StepShape stepShape;
-  /// Steps that the options request; 0 without training data.
+  /// Number of steps that the options request; 0 without training data.
   const int64_t totalSteps;
   const RunMemory memory;
-  const std::string hardware; ///< "CPU, 2 threads"
+  const std::string hardware; ///< such as "CPU, 2 threads"
 
   /// Returns the factor of the router loss; 0: none, or not recorded.
   double routerFactor() const {

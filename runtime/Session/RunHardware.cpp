@@ -23,7 +23,7 @@ StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                : fmt::format("CPU, {} ranks x {}", group.size(), each);
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          group.collectives().allGather(device.hardware()));
-  std::vector<std::string> gpus; // consecutive ranks share one
+  std::vector<std::string> gpus; // one name for each GPU
   for (size_t rank = 0; rank < names.size();
        rank += static_cast<size_t>(request.ranksPerGpu))
     gpus.push_back(names[rank]);

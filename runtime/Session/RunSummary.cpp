@@ -173,7 +173,7 @@ std::string runHeader(const Run &run, const DataSummary &data) {
          line("output", shownPath(run.outputFolder));
 }
 
-/// Avoids division by zero.
+/// Returns the seconds of training, or a tiny value to divide by.
 static double secondsOf(const TrainingResult &result) {
   return std::max(result.totals.seconds, 1e-9);
 }

@@ -28,7 +28,7 @@ namespace qlora {
 
 inline constexpr const char *kSessionsFolder = "sessions";
 
-/// Used on rank 0. Returns errors of its files; the run continues.
+/// Records a run, on rank 0. Its errors need not end the run.
 class SessionRecord {
 public:
   /// Call it when metrics.jsonl exists. `facts`: as for this run's checkpoints.

@@ -24,17 +24,17 @@ namespace qlora {
 
 /// What a sweep's run shares with the others (Sweep.h); must outlive the run.
 struct SweepPart {
-  std::string name; ///< "learning_rate=1e-4,lora_r=8"
+  std::string name; ///< the run's name: "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;
   size_t run;
   SharedBase &base;
 };
 
-/// The settings of the command line.
+/// A user's command line.
 struct SessionRequest {
   std::string modulePath;
-  std::string configFile;              ///< YAML, or empty
-  std::vector<OptionSetting> settings; ///< flags
+  std::string configFile;              ///< path of a YAML file, or empty
+  std::vector<OptionSetting> settings; ///< flags of the command line
   std::string dumpFile;                ///< file of --dump, or empty
   std::string device = "auto"; ///< auto, cpu or cuda; must be the module's
   bool cudaGraphs = true;
@@ -45,8 +45,8 @@ struct SessionRequest {
   ProfileRequest profile;
   bool verbose = false; ///< print the long memory tables too
   int threads = 0; ///< threads of each rank; 0: not given (Base/CpuCount.h)
-  int ranksPerGpu = 1;  ///< SharedGpus.h
-  /// Checks whether the options name the module's model; or empty.
+  int ranksPerGpu = 1;  ///< ranks that share a GPU (SharedGpus.h)
+  /// Checks that the options name the model of the module. May be empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};
   const SweepPart *sweep = nullptr; ///< null: not part of a sweep

@@ -85,9 +85,9 @@ std::string sharingText(int ranksPerGpu) {
 
 namespace {
 struct Need {
-  int64_t first = 0;    ///< identifies the GPU among the ranks that share it
-  uint64_t planned = 0; ///< bytes
-  uint64_t free = 0;    ///< bytes, before any rank has allocated
+  int64_t first = 0;    ///< first rank that uses the GPU
+  uint64_t planned = 0; ///< bytes that the rank plans
+  uint64_t free = 0;    ///< free bytes before any rank has allocated
 };
 } // namespace
 

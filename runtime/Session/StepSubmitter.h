@@ -24,8 +24,8 @@ struct SubmittedStep {
 
 /// Signals received by any rank.
 struct SignalRequests {
-  int stop = 0;      ///< SIGINT or SIGTERM
-  bool save = false; ///< SIGUSR1
+  int stop = 0;      ///< SIGINT or SIGTERM, or 0
+  bool save = false; ///< whether SIGUSR1 requests a checkpoint
 };
 
 /// Used by the session's thread. `run` and `dump` (or null) must outlive it.

@@ -29,7 +29,7 @@ struct SweepRun {
   SessionRequest request;
   std::string outputs = {}; ///< --output-dir that all runs share
   bool asJson = false;
-  // Planned bytes: of what all runs share, and of this run.
+  // Planned bytes: the base and workspace that runs share, and the rest.
   uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
   StatusOr<int> end = 0;
 
@@ -139,7 +139,7 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;
   std::mutex reporting;
-  std::latch ready(1); // lets all runs start, or none
+  std::latch ready(1); // starts all runs at once
   Status started;
   const auto train = [&](size_t number) {
     ready.wait();

@@ -56,7 +56,7 @@ std::string withHistory(ordered_json state, const std::string &lines) {
     state["num_input_tokens_seen"] =
         ordered_json::parse(last).at("num_input_tokens_seen");
   std::string text = dumpJson(state, 2);
-  text.resize(text.size() - 2); // the end of the object
+  text.resize(text.size() - 2); // remove the end of the object
   return text + ",\n  \"log_history\": [" + history + "\n  ]\n}\n";
 }
 

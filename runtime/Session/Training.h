@@ -19,7 +19,7 @@ struct TrainingResult {
   double epoch = 0;
   StepTotals totals;
   int stopSignal = 0; ///< signal that ended training early, on any rank; or 0
-  bool hasStoppedEarly = false; ///< --early-stopping-patience
+  bool hasStoppedEarly = false; ///< ended by --early-stopping-patience
   bool justEvaluated = false;   ///< whether the last step was evaluated
   int64_t savedStep = 0; ///< step of this run's last checkpoint; 0: none
   double saveSeconds = 0; ///< time that training waited for checkpoints
@@ -35,7 +35,7 @@ struct TrainingResult {
 /// Optional objects of a training; null if absent.
 struct TrainingTools {
   Dump *dump = nullptr;
-  CheckpointWriter *writer = nullptr; ///< rank 0, unless nothing is saved
+  CheckpointWriter *writer = nullptr; ///< only on rank 0, if it saves
   const ResumePoint *resume = nullptr; ///< checkpoint whose arenas are restored
 };
 

@@ -107,7 +107,7 @@ static std::string tickText(double value) {
   if (const size_t e = text.find('e'); e != std::string::npos)
     text = fmt::format("{}e{}", text.substr(0, e),
                        std::stoi(text.substr(e + 1)));
-  else // 0.00015
+  else // for example 0.00015
     text = fmt::format("{:.3g}e-4", value * 1e4);
   return text;
 }

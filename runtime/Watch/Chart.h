@@ -35,7 +35,7 @@ struct ChartSeries {
 
 struct Chart {
   std::string title;
-  std::string xName; ///< "step"
+  std::string xName; ///< name of the x axis: "step"
   std::vector<ChartSeries> series;
   /// For amounts such as memory and rates, whose noise would fill the chart.
   bool startsAtZero = false;

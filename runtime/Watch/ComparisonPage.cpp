@@ -57,7 +57,7 @@ static std::string rowHtml(const std::string &name,
   return html + "</tr>";
 }
 
-/// `head`: header of the columns, or empty.
+/// Returns an HTML table. `head`: header of the columns, or empty.
 static std::string tableHtml(const char *title, const std::string &head,
                              const std::string &rows) {
   return fmt::format("<section><h2>{}</h2><div class=\"wide\"><table>{}<tbody>"
@@ -79,7 +79,7 @@ static std::string differencesHtml(const std::vector<RunFolder> &runs) {
   std::string rows;
   for (const OptionRow &option : optionTable()) {
     if (std::string_view(option.name) == "output_dir")
-      continue; // location of the run, not a setting
+      continue; // a path, not a setting
     std::vector<std::string> values;
     for (const RunFolder &run : runs)
       values.push_back(run.settings ? dumpJson(run.settings->value(option.name))

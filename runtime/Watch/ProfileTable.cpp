@@ -126,7 +126,7 @@ json ProfileTable::toJson(const DeviceProfile &rates,
           {"rows", std::move(list)}};
 }
 
-/// Returns an empty string if there is no amount or no time.
+/// Formats amount / seconds; empty if either is 0.
 static std::string rate(double amount, double seconds) {
   if (amount <= 0 || seconds <= 0)
     return "";

@@ -86,7 +86,7 @@ Status TraceFile::commit(const json &otherData) {
   return file.commit();
 }
 
-/// Track 0 is the host's.
+/// Returns the track of a queue; track 0 is the host's.
 static int trackOf(uint8_t queue) { return 1 + queue; }
 
 StatusOr<std::unique_ptr<Profiler>>

@@ -48,11 +48,11 @@ namespace qlora {
 /// kAccumulate and kUpdate only enqueue commands.
 enum class HostWork {
   kStep,
-  kData, ///< reading examples and building a micro-batch
+  kData, ///< reads examples and builds a micro-batch
   kAccumulate,
-  kAgree, ///< reduction of token and label counts over ranks
+  kAgree, ///< reduces the counts of tokens and labels over ranks
   kUpdate,
-  kResults, ///< waiting for losses
+  kResults, ///< waits for losses
   kLog,
   kCount
 };
@@ -75,12 +75,12 @@ struct RankProfile {
 
 /// Sums over all profiled steps.
 struct ProfileRow {
-  std::string queue; ///< queueName, or "host"
-  std::string kind;  ///< CommandMetadata::kind, hostWorkName
+  std::string queue; ///< name of the queue, or "host"
+  std::string kind;  ///< CommandMetadata::kind or hostWorkName()
   int64_t count = 0;
   double seconds = 0;
   double flops = 0, bytes = 0;
-  double boundSeconds = 0; ///< 0: not known
+  double boundSeconds = 0; ///< time at the device's rates; 0: not known
 };
 
 /// Origin of the profile's rates. A run may be much faster than assumed rates.
@@ -124,7 +124,7 @@ private:
 
   std::vector<ProfileRow> rows;
   int64_t stepCount = 0;
-  double stepSeconds = 0; ///< total
+  double stepSeconds = 0; ///< seconds of all profiled steps
 };
 
 //===----------------------------------------------------------------------===//
@@ -143,7 +143,7 @@ private:
 struct TraceSlice {
   int process = 0, track = 0;
   std::string_view name, category;
-  int64_t start = 0, end = 0; ///< nanoseconds
+  int64_t start = 0, end = 0; ///< nanoseconds since the profile began
   nlohmann::ordered_json args = nlohmann::ordered_json::object();
 };
 
@@ -191,7 +191,7 @@ struct ProfiledRun {
   Metrics *metrics; ///< null on ranks other than 0
 };
 
-/// Must be used on the session's thread.
+/// Used on the session's thread only.
 class Profiler {
 public:
   /// Refuses a path that cannot be written, and a run of too few steps.

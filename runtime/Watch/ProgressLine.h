@@ -20,7 +20,7 @@ struct StepReport {
   double gradNorm = 0;
   double learningRate = 0;
   double stepSeconds = 0;
-  double tokensPerSecond = 0; ///< over all ranks
+  double tokensPerSecond = 0; ///< sum of all ranks
   double etaSeconds = 0;
 };
 
@@ -31,12 +31,12 @@ std::string stepLine(const StepReport &report);
 
 /// The state of a progress bar or line.
 struct ProgressView {
-  std::string what; ///< "loading the base"
+  std::string what; ///< name of the work: "loading the base"
   uint64_t done = 0;
   uint64_t total = 0; ///< 0: unknown
-  double seconds = 0; ///< since it began
+  double seconds = 0; ///< seconds since the work began
   bool isBytes = false;
-  std::string unit; ///< "rows", for counts and rates that are not bytes
+  std::string unit; ///< unit of counts that are not bytes: "rows"
 };
 
 /// "loading the base [=====>    ] 45 %, 1.2 GiB/s, 0:00:12 left", at most

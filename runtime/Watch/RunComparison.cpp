@@ -222,7 +222,7 @@ std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
 // -----------------------------------------------------------------------
 
 static std::string shown(double value, const char *form) {
-  if (std::abs(value) >= 1e9) // columns are narrow
+  if (std::abs(value) >= 1e9) // since columns are narrow
     form = "{:.3g}";
   return std::isfinite(value) ? fmt::format(fmt::runtime(form), value) : "–";
 }

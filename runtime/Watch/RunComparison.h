@@ -40,7 +40,7 @@ struct ComparedRun {
   std::optional<Estimate> speedUp;  ///< nothing if there are too few lines
   double efficiency;                ///< speed-up per rank
   double exposed; ///< fraction of time waiting for other ranks
-  std::optional<Estimate> lossDifference; ///< run minus first
+  std::optional<Estimate> lossDifference; ///< run minus first run
 };
 
 /// Returns the tokens per second of one run (sum over sum) divided by the

@@ -51,8 +51,8 @@ private:
 /// The results of a step.
 struct SettledStep {
   int64_t step = 0;   ///< number of the step, from 0
-  int64_t tokens = 0; ///< over all ranks, without padding
-  bool hasUpdate = false; ///< false without labels or if not finite
+  int64_t tokens = 0; ///< sum of all ranks, without padding
+  bool hasUpdate = false; ///< false without labels, or if values are not finite
   double loss = 0;
   double gradNorm = 0;
   double learningRate = 0;
@@ -69,7 +69,7 @@ struct StepTotals {
   double seconds = 0;
   double meanLoss = 0;
   int64_t tokens = 0;
-  bool hasDiverged = false; ///< a warning was given
+  bool hasDiverged = false; ///< whether a warning was given
 };
 
 /// Converts the window state of an earlier version: fewer sums, as "pairs".
@@ -85,13 +85,13 @@ struct LoggedRun {
   Collectives &ranks;
   int64_t perStep;    ///< micro-batches over all ranks
   int64_t totalSteps;
-  int64_t every; ///< logging_steps
+  int64_t every; ///< steps between lines: logging_steps
   double routerFactor; ///< factor of the routers' loss; 0: no routers
   bool hasEqualRanks; ///< whether all ranks have the same work
   bool mayAssign;     ///< whether a rank can get less work
 };
 
-/// Must be used on the session's thread.
+/// Used on the session's thread only.
 class StepLog {
 public:
   StepLog(const LoggedRun &run, Divergence divergence)
@@ -104,7 +104,7 @@ public:
   /// resumed run with this state logs the same values as an uninterrupted run.
   nlohmann::ordered_json state() const;
   void restore(const nlohmann::ordered_json &state, int64_t stepsDone);
-  /// Excludes a pause from training time.
+  /// Excludes a pause from the training time.
   void leaveOut(std::chrono::steady_clock::duration pause) {
     start += pause;
     window.start += pause;

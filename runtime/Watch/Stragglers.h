@@ -34,7 +34,7 @@ private:
   const int64_t every;
   const bool mayAssign;
   size_t slowest = 0; ///< slowest rank in the last lines
-  int inARow = 0;     ///< lines in which it was slow
+  int inARow = 0;     ///< lines in a row in which it was slow
 };
 
 } // namespace qlora

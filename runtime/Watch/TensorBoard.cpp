@@ -128,7 +128,7 @@ Status TensorBoard::writeEvent(int64_t step, std::string_view what) {
   return writeError(path, put < 0 ? errno : ENOSPC);
 }
 
-/// Names tags like rewrite_logs in transformers.
+/// Returns the tag that transformers' rewrite_logs gives a metric.
 static std::string tagOf(const std::string &name) {
   constexpr std::string_view kEvaluation = "eval_";
   return name.starts_with(kEvaluation)

@@ -29,7 +29,7 @@ namespace qlora {
 class ArenaSink {
 public:
   virtual ~ArenaSink() = default;
-  /// Size of the whole arena.
+  /// Returns the size of the arena.
   virtual uint64_t bytes() const = 0;
   /// Returns memory for bytes [offset, offset + count) of the arena, with
   /// undefined content. Valid until the next call.

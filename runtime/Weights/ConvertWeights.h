@@ -18,7 +18,7 @@ unsigned weightBytes(qlora_dtype dtype);
 /// out[0, count) := elements of `dtype` at `from`, converted to f32.
 void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
                     float *out);
-/// out := from[0, count), rounded to `dtype`.
+/// Converts from[0, count) to `dtype`, with rounding, in `out`.
 void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
                       uint8_t *out);
 /// Transposes a [rows, columns] matrix, with OpenMP threads.

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// A floating-point tensor of a file.
+/// A floating-point tensor in a file.
 struct FileWeight {
   const SafetensorsFile *file;
   const SafetensorsTensor *tensor;
@@ -38,7 +38,7 @@ struct FileWeight {
 /// The tensors of a parameter: its `parts` (ABI/module.h), or one tensor.
 struct StackedFileWeight {
   std::vector<FileWeight> parts;
-  int64_t partElements; ///< elements of each tensor
+  int64_t partElements; ///< elements of each of the tensors
 
   qlora_dtype dtype() const { return parts.front().dtype; }
 

@@ -24,7 +24,7 @@ namespace qlora {
 
 /// The base that all runs of a sweep share; the first run creates it.
 struct SharedBase {
-  std::string key; ///< baseKey()
+  std::string key; ///< hash from baseKey()
   std::shared_ptr<QuantizedBase> base;
 };
 
@@ -34,9 +34,9 @@ struct WeightRequest {
   RankGroup &group;
   const QuantizedBaseCacheRequest &cache;
   std::string modelFolder;
-  std::string adapterFolder; ///< may be empty
+  std::string adapterFolder; ///< folder of the adapter to start from, or empty
   uint64_t seed = 0;         ///< seed of parameters that no file has
-  ProgressListener progress = {}; ///< bytes of the base
+  ProgressListener progress = {}; ///< receives bytes of the base
   SharedBase *shared = nullptr; ///< null: this run has its own base
   FactorRequest factors = {};
   std::vector<int64_t> tokens = {}; ///< see ParameterSources

@@ -23,7 +23,7 @@ struct WholeMatrix {
   bool isTransposed = false;
 };
 
-/// Row-major: A [rank, columns], B [rows, rank].
+/// The factors, row-major: A [rank, columns], B [rows, rank].
 struct LowRank {
   std::vector<float> a, b;
 };

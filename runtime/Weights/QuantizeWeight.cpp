@@ -78,8 +78,8 @@ Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
 namespace {
 /// Offsets in the scratch memory; the window takes the rest.
 struct ScratchPlan {
-  uint64_t packed = 0; ///< StoredLayout, if the tensor is decoded
-  uint64_t scales = 0; ///< f32, for double quantisation
+  uint64_t packed = 0; ///< the quantised tensor, if it is then decoded
+  uint64_t scales = 0; ///< f32 scales, for double quantisation
   uint64_t window = 0;
 
   static ScratchPlan of(const UnquantizedWeight &weight) {

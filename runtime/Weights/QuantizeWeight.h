@@ -33,7 +33,7 @@ class LoadedModule;
 
 struct UnquantizedWeight {
   std::string_view name;
-  qlora_dtype fileType; ///< f32, bf16 or f16
+  qlora_dtype fileType; ///< type in the file: f32, bf16 or f16
   /// Reads elements from `first` on, in the type of the file.
   std::function<Status(int64_t first, std::span<uint8_t> out)> read;
   StoredLayout layout;

@@ -74,11 +74,11 @@ Status checkSettled(const ModelFiles &model);
 /// after the weights were read.
 Status checkUnchanged(const ModelFiles &model);
 
-/// The options of the command line for the cache.
+/// Command-line options for the cache.
 struct QuantizedBaseCacheRequest {
   /// A folder, kUserCache (`bases` in the user's cache folder) or kNone.
   std::string place = kUserCache;
-  uint64_t limit = uint64_t{40} << 30; ///< bytes of all bases
+  uint64_t limit = uint64_t{40} << 30; ///< maximum bytes of all bases
   static constexpr const char *kUserCache = "auto";
   static constexpr const char *kNone = "none";
 };

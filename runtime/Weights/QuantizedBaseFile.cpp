@@ -93,7 +93,7 @@ readChecksums(const FileDescriptor &file, std::string_view key,
   if (!checksums.empty())
     std::memcpy(checksums.data(), trailer.data() + sizeof(QuantizedBaseHeader),
                 checksums.size() * sizeof(uint64_t));
-  // Also checks magic, version, sizes and key.
+  // This comparison includes magic, version, sizes and key.
   if (trailer != trailerOf(key, arenaBytes, checksums))
     return Status::dataLoss("its end is damaged or belongs to another base");
   return checksums;

@@ -37,7 +37,7 @@ bool quantizesBase(const LoadedModule &module) {
 /// Returns values of many magnitudes in every quantised format. The result
 /// changes with the quantiser, so kBaseVersion need not be raised for that.
 static std::string quantizedSample() {
-  // Two runs of scales and a partial last block.
+  // Enough elements for two runs of scales and a partial last block.
   constexpr int64_t kElements = 64 * 300 + 7;
   std::vector<float> elements(kElements);
   for (int64_t i = 0; i < kElements; ++i)

@@ -57,7 +57,7 @@ enum class SafetensorsDtype : uint8_t {
   kU64,
 };
 
-/// Returns "BF16" and so on, as in files.
+/// Returns a dtype's name in files, such as "BF16".
 std::string_view safetensorsDtypeName(SafetensorsDtype dtype);
 std::optional<SafetensorsDtype> parseSafetensorsDtype(std::string_view name);
 unsigned safetensorsDtypeBits(SafetensorsDtype dtype);
@@ -79,7 +79,7 @@ struct SafetensorsTensor {
   int64_t elementCount() const;
 };
 
-/// Returns "[176, 64]", for messages.
+/// Formats a shape for messages: "[176, 64]".
 std::string formatShape(std::span<const int64_t> shape);
 
 struct SafetensorsHeader {
@@ -126,7 +126,8 @@ private:
   FileDescriptor file;
   FileIdentity fileIdentity;
   SafetensorsHeader header;
-  std::map<std::string, size_t, std::less<>> index; ///< into header.tensors
+  /// Name -> index in header.tensors.
+  std::map<std::string, size_t, std::less<>> index;
   uint64_t dataStart = 0;
 };
 
@@ -184,7 +185,7 @@ safetensorsBytes(std::vector<SafetensorsItem> tensors,
 // Conversion between the JSON text of the header and its data
 // (SafetensorsHeader.cpp). Needs no file.
 
-/// The reference implementation's limit.
+/// Maximum bytes of a header, as in the reference implementation.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 /// Parses `text` and checks it against a data buffer of `bufferBytes`. Refuses

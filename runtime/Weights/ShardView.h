@@ -20,12 +20,12 @@
 
 namespace qlora {
 
-/// A byte range in a row of the whole tensor.
+/// A byte range in a row of the complete tensor.
 struct ShardRange {
   uint64_t from, bytes;
 };
 
-/// Movable. May own bytes that its sections point to.
+/// A shard of a tensor. Movable; may own bytes of its sections.
 class ShardView {
 public:
   ShardView() = default;

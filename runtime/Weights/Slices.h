@@ -50,7 +50,7 @@ struct SlicedDimension {
       count *= shape[i];
     return count;
   }
-  /// Returns the elements of one index of the dimension.
+  /// Returns the number of elements per index of the dimension.
   int64_t inner() const {
     int64_t count = 1;
     for (size_t i = dimension + 1; i < shape.size(); ++i)

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Rows and columns of a block in published models.
+/// Rows and columns of the blocks in published models.
 static constexpr int64_t kTile = 128;
 
 StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales) {
@@ -33,7 +33,7 @@ StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales) {
 }
 
 namespace {
-/// Elements that share a scale.
+/// Size of the elements that share a scale.
 struct Tile {
   int64_t rows = 0, columns = 0;
 };

@@ -29,7 +29,7 @@ struct CodeGrid {
   int64_t columns;
   int bits;
   bool alongRows; ///< an integer has codes of one column, not of one row
-  bool isInterleaved;    ///< AWQ's order
+  bool isInterleaved;    ///< codes are in AWQ's order
 
   uint8_t at(int64_t row, int64_t column) const {
     const int shift = bits == 4 ? 3 : 2; // log2 of codes per integer

@@ -14,7 +14,7 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
   return Status::dataLoss(format, std::forward<Args>(args)...);
 }
 
-/// Returns "a.q_proj" for "a.q_proj.weight".
+/// Removes the last name: "a.q_proj" for "a.q_proj.weight".
 std::string moduleOfWeight(const std::string &weight);
 
 /// Describes FP8 with scales per block, per row or per tensor (StoredFp8.cpp).

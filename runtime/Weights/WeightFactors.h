@@ -33,10 +33,10 @@ namespace qlora {
 
 /// Arguments of LoraInitFactors::compute(), from the options and train.so.
 struct FactorRequest {
-  std::string init;       ///< init_lora_weights
+  std::string init;       ///< value of init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
   uint64_t seed = 0;      ///< seed of subspace iterations
-  ProgressListener progress = {}; ///< counts weights
+  ProgressListener progress = {}; ///< receives the number of weights
 };
 
 /// The factors of one weight.
@@ -73,7 +73,8 @@ private:
   Status find(const LoadedModule &module, const nlohmann::json &factors);
 
   std::vector<WeightFactors> all;
-  std::map<std::string, size_t, std::less<>> byName; ///< W, A and B
+  /// Index in `all` of a name of W, A or B.
+  std::map<std::string, size_t, std::less<>> byName;
   bool changesBase = false;
 };
 

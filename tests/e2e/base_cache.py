@@ -139,8 +139,8 @@ def resident_bytes(path):
 
 
 def drop(path):
-    """Drops the file's pages from memory, so that pages that are resident later
-    were read since."""
+    """Drops the file's pages from memory. Pages that are resident later were
+    read after this call."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -181,7 +181,7 @@ def check_rounded(options, work, flags, want, counts):
     os.mkdir(folder)
     case = Case(options.tools, options.case, folder,
                 flags=[*flags, "--disable-pass=round-adapters"])
-    case.flags = flags  # of a run
+    case.flags = flags  # for each run
     losses, others = case.train(*DIRECT)
     fewer, more = counts["cuLaunchKernel"], others["cuLaunchKernel"]
     return expect("rounded", losses == want and fewer < more,
@@ -261,7 +261,7 @@ def main():
             case = Case(options.tools, options.case, work,
                         flags=[*flags, "--offload-activations-policy", "all"]
                         if "activations" in (options.offload or "") else flags)
-            case.flags = flags  # of a run
+            case.flags = flags  # for each run
             want, _ = case.train()
             if options.offload:
                 failed += check_gpu(options, work, plain, want)

@@ -13,7 +13,6 @@ compared with the optimum over all subsets of values that could be recomputed
 once, from OR-Tools CP-SAT: one worker, bounded by deterministic time. If
 optimality is not proven, the proven bound is used instead. The planner may
 also recompute a value in several blocks, and so be below the optimum.
-optimum.
 
 Prints, per budget, both times and the gap, and the finished program's arena
 bytes beyond its live bytes. Fails if a plan is more than 5 % above the

@@ -40,7 +40,8 @@ def access_bytes(opcode):
 
 
 class Function:
-    """The blocks of one kernel: labels and branches cut the text."""
+    """A kernel as blocks of instructions. A label begins a block, a branch ends
+    one."""
 
     def __init__(self, lines):
         self.blocks, self.labels, self.entry = [], {}, 0

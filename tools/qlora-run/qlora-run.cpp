@@ -167,7 +167,7 @@ static void boundBusyWaiting(char **argv) {
   char program[PATH_MAX] = {};
   if (readlink("/proc/self/exe", program, sizeof program - 1) > 0)
     execv(program, argv);
-  // If that fails, the run is still correct.
+  // If execv() fails, the run may be slower, but is correct.
 }
 
 static Status checkSingle(const Options &tool, const std::string &whoSays,

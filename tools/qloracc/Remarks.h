@@ -20,8 +20,8 @@ namespace qlora {
 std::vector<std::string> modelWarnings(mlir::ModuleOp model,
                                        const CompilerSettings &settings);
 
-/// Returns whether adapted weights are [in, out]: those of GPT-2's Conv1D, unless
-/// they are quantized, since bitsandbytes transposes them.
+/// Returns whether adapted weights are [in, out]: those of GPT-2's Conv1D,
+/// unless they are quantized, since bitsandbytes transposes them.
 bool adaptsInOut(mlir::ModuleOp model, const Options &options);
 
 /// Returns an error for rows longer than a table of learned positions, or

@@ -100,7 +100,7 @@ std::string nearestName(std::string_view name,
   size_t best = std::max<size_t>(2, spelling.size() / 3) + 1;
   std::string nearest;
   for (const std::string &candidate : candidates) {
-    // One edit turns any one-letter alias into another; that is no useful hint.
+    // Skip one-letter aliases: one edit turns each into any other.
     if (candidate.size() < 3)
       continue;
     // An equal first word is a better hint than common letters.

@@ -91,14 +91,15 @@ public:
     return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
                             : std::nullopt;
   }
-  /// Like mostLabels, for the last micro-batch of each rank. Nothing if the
-  /// shapes of these micro-batches differ between ranks.
+  /// Returns the maximum labels in the last micro-batch of each rank. Nothing
+  /// if the shapes of these micro-batches differ between ranks.
   std::optional<int64_t> mostLabelsOfLast(int64_t step,
                                           const StepShape &shape) {
     return mostLabelsOf(rule->lastRound(step, shape));
   }
-  /// Like mostLabels, for a pass in file order: of the micro-batches that ranks
-  /// read at the same time as micro-batch `number`.
+  /// Returns the maximum labels in the micro-batches that ranks read, in file
+  /// order, at the same time as micro-batch `number`; nothing unless in
+  /// lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 

@@ -114,7 +114,7 @@ public:
   double epochAfter(int64_t steps, int64_t perStep) const;
 
 protected:
-  /// Like at(), but in the smallest shape that holds the rows.
+  /// Returns micro-batch `index` of `step` in the smallest shape for its rows.
   virtual BatchLayout smallestAt(int64_t step, int64_t index,
                                  const StepShape &shape) = 0;
   virtual BatchLayout smallestInOrder(int64_t number) = 0;

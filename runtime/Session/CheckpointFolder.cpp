@@ -111,7 +111,7 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // This is first: if killed here, 'latest' refuses the remaining checkpoints.
+  // Change the id first: if killed then, 'latest' refuses what remains.
   if (id.empty())
     fs::remove(file, error);
   else

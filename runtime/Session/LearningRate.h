@@ -28,9 +28,9 @@ struct LearningRate {
   int64_t warmupSteps = 0;
   int64_t totalSteps = 0;
 
-  /// As transformers' Trainer: warmup_steps wins over warmup_ratio. `rule`:
-  /// warmup_rule. axolotl's is _configure_warmup_and_logging() of its
-  /// core/builders/base.py.
+  /// Returns the warm-up steps. As in transformers' Trainer, warmup_steps wins
+  /// over warmup_ratio. `rule` "axolotl" is from
+  /// _configure_warmup_and_logging() in axolotl's core/builders/base.py.
   static int64_t warmupOf(int64_t warmupSteps, double warmupRatio,
                           const std::string &rule, int64_t totalSteps) {
     if (warmupSteps > 0)

@@ -57,7 +57,7 @@ public:
   static StatusOr<OutputFolder> claim(const Options &options);
   OutputFolder(OutputFolder &&) = default;
   OutputFolder &operator=(OutputFolder &&) = delete;
-  /// Also removes a folder that claim() created, if it is still empty.
+  /// Releases the folder; removes it if claim() created it and it is empty.
   ~OutputFolder();
 
   /// Returns a warning if the file system has no locks, else an empty string.

@@ -62,7 +62,7 @@ struct CheckpointName {
   std::string run;
 };
 
-/// Loads that checkpoint, which only rank 0 names. kNotFound if there is none.
+/// Loads the checkpoint, which only rank 0 names. kNotFound if there is none.
 StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
                                      RankGroup &group);
 

@@ -22,7 +22,8 @@
 
 namespace qlora {
 
-/// What a sweep's run shares with the others (Sweep.h); must outlive the run.
+/// One run of a sweep, and what all runs of it share (Sweep.h). Outlives the
+/// run.
 struct SweepPart {
   std::string name; ///< the run's name: "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;

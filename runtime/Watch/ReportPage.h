@@ -27,7 +27,7 @@ std::string reportPage(const RunFolder &run);
 /// the folder has no metrics.jsonl.
 Status writeReport(const std::string &folder);
 
-/// Returns a whole page in this style, with `content` below its title.
+/// Returns an HTML page in the style of the report, with a title and `content`.
 std::string pageHtml(const std::string &title, const std::string &content);
 
 /// Returns a sentence if `lines` of `name` are unreadable, else nothing.

@@ -42,7 +42,7 @@ public:
   const std::string &folder() const { return root; }
   /// Returns null pointers if no tensor has any of the spellings() of `name`.
   Entry find(std::string_view name) const;
-  /// Like find(), but returns an error that names the folder and its content.
+  /// Returns the tensor, or an error that names the folder and its content.
   StatusOr<Entry> get(std::string_view name) const;
 
   /// Returns `quantization_config` of the folder's config.json as text; empty

@@ -59,8 +59,8 @@ public:
   start(const std::string &path, const std::string &key,
         std::span<const uint8_t> arena);
 
-  /// Writes the rest on the calling thread. After a stop signal (StopSignal.h)
-  /// it writes and keeps nothing.
+  /// Writes what is missing on the calling thread. After a stop signal
+  /// (StopSignal.h), stops writing and keeps no file.
   Status finish();
 
   /// Without finish(): stops the thread and removes an incomplete file.

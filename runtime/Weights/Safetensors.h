@@ -61,7 +61,7 @@ enum class SafetensorsDtype : uint8_t {
 std::string_view safetensorsDtypeName(SafetensorsDtype dtype);
 std::optional<SafetensorsDtype> parseSafetensorsDtype(std::string_view name);
 unsigned safetensorsDtypeBits(SafetensorsDtype dtype);
-/// Maps F32, BF16, F16, I32 and U8; the others have no counterpart in the ABI.
+/// Maps F32, BF16, F16, I32 and U8 to the ABI's dtypes, which lack the others.
 std::optional<qlora_dtype> toAbiDtype(SafetensorsDtype dtype);
 /// The reverse of toAbiDtype(); NF4 has no counterpart.
 std::optional<SafetensorsDtype> fromAbiDtype(qlora_dtype dtype);
@@ -110,7 +110,7 @@ public:
 
   /// Returns nullptr if there is no such tensor.
   const SafetensorsTensor *find(std::string_view name) const;
-  /// Like find(), but returns an error that names the file and its content.
+  /// Returns the tensor, or an error that names the file and its content.
   StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
 
   /// Reads bytes of the tensor, which is row-major and little endian, from

@@ -24,71 +24,61 @@ std::string_view commandName(const qlora_command &command) {
   return command.kind < names.size() ? names[command.kind] : "unknown";
 }
 
+#define QLORA_CASE(NUMBER, TEXT) \
+  case NUMBER: \
+    return TEXT;
+
 std::string_view collectiveName(unsigned kind) {
   switch (kind) {
-#define QLORA_COLLECTIVE(NAME, NUMBER, CASE, WORD) \
-  case NUMBER: \
-    return #WORD;
+#define QLORA_COLLECTIVE(NAME, NUMBER, CASE, WORD) QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
 
 std::string_view groupName(unsigned group) {
   switch (group) {
-#define QLORA_GROUP(NAME, NUMBER, CASE, WORD) \
-  case NUMBER: \
-    return #WORD;
+#define QLORA_GROUP(NAME, NUMBER, CASE, WORD) QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
 
 std::string_view queueName(unsigned queue) {
   switch (queue) {
-#define QLORA_QUEUE(NAME, NUMBER, CASE, WORD) \
-  case NUMBER: \
-    return #WORD;
+#define QLORA_QUEUE(NAME, NUMBER, CASE, WORD) QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
 
 std::string_view arenaTitle(unsigned kind) {
   switch (kind) {
 #define QLORA_ARENA_KIND(NAME, NUMBER, CASE, WORD, TITLE) \
-  case NUMBER: \
-    return TITLE;
+  QLORA_CASE(NUMBER, TITLE)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
 
 std::string_view arenaKindName(unsigned kind) {
   switch (kind) {
 #define QLORA_ARENA_KIND(NAME, NUMBER, CASE, WORD, TITLE) \
-  case NUMBER: \
-    return #WORD;
+  QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
 
 std::string_view entryKindName(unsigned kind) {
   switch (kind) {
-#define QLORA_ENTRY(NAME, NUMBER, CASE, WORD) \
-  case NUMBER: \
-    return #WORD;
+#define QLORA_ENTRY(NAME, NUMBER, CASE, WORD) QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
-  default:
-    return "unknown";
   }
+  return "unknown";
 }
+
+#undef QLORA_CASE
 
 /// Checks that the file is an undamaged train.so, before it is mapped.
 static Status checkFile(const std::string &path) {

@@ -27,9 +27,9 @@
 
 namespace qlora {
 
-/// The arguments of one collective on one rank. `to` is received, or changed in
-/// place (ALL_REDUCE, BROADCAST); `from` is only sent. On a GPU, the spans hold
-/// device addresses.
+/// The arguments of one collective on one rank: `to` is received, or changed in
+/// place (ALL_REDUCE, BROADCAST); `from` is sent. On a GPU, spans of device
+/// addresses.
 struct CollectiveCall {
   qlora_collective kind = QLORA_COLLECTIVE_ALL_REDUCE;
   qlora_dtype dtype = QLORA_DTYPE_F32;
@@ -52,8 +52,7 @@ uint64_t collectiveBytes(const LoadedModule &module,
 /// exact number if the module has one.
 Status checkMesh(const LoadedModule &module, int ranks);
 
-/// Checks that the operands and peers of a program's collectives are valid for
-/// groups of these sizes.
+/// Checks a program's collectives (operands, peers) against the groups' sizes.
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes);
 
 /// One group of ranks. Every rank makes the same calls in the same order.
@@ -104,8 +103,7 @@ public:
   }
 };
 
-/// A rank's collectives per enum qlora_group; null if the rank is the only one
-/// in the group.
+/// A rank's collectives per enum qlora_group; null if the group has one rank.
 using GroupCollectives = std::array<Collectives *, QLORA_GROUP_COUNT>;
 
 /// A group of one rank: sends nothing, and leaves sums unchanged.

@@ -35,8 +35,7 @@ inline int64_t steadyNanoseconds() {
 }
 
 /// The interface that a driver implements. Called from the device's thread, in
-/// the order of the device's calls. An error of the timer is an error of the
-/// device.
+/// the order of the device's calls. A timer's error is the device's.
 class CommandTimer {
 public:
   virtual ~CommandTimer() = default;
@@ -49,8 +48,7 @@ public:
   virtual Status after(const qlora_command &command) = 0;
   /// Called after the entry has ended without an error.
   virtual Status end() = 0;
-  /// Waits for all entries and returns their commands, in the order in which
-  /// each queue ran them.
+  /// Waits for all entries and returns their commands, in order per queue.
   virtual StatusOr<std::vector<TimedCommand>> finish() = 0;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The part of a device that all drivers share: order of calls, ranges,
-// counters.
+// The part that all drivers share: order of calls, ranges, counters.
 
 #include "runtime/Device/Device.h"
 
@@ -158,8 +157,7 @@ Status Device::begin(const qlora_entry &entry,
   step.line_parts = static_cast<uint32_t>(module->contextRanks());
   step.line_part = numberIn(QLORA_GROUP_CP);
   step.expert_part = numberIn(QLORA_GROUP_EP);
-  // At least 1, because kernels divide by line_tokens even in entries without
-  // sequences.
+  // At least 1: kernels divide by it even in entries without sequences.
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
@@ -295,8 +293,7 @@ std::string kernelsText(const LoadedModule &module, const Device &device) {
       if (runs != planned || hasAlternatives(*planned))
         choices.emplace(runs, planned);
     }
-  // Pointers to rows sort in the order of Kernels.def: all rows are in one
-  // array.
+  // Pointers to rows sort like Kernels.def: all rows are in one array.
   std::vector<std::string> names;
   for (const auto &[row, planned] : choices) {
     names.push_back(row->fullName());

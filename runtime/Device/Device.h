@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A device holds the arenas of a module and runs its commands. Drivers are
-// thin: Device.cpp does argument checks, counting and timing once for all of
-// them.
+// A device holds the arenas of a module and runs its commands. Device.cpp does
+// argument checks, counting and timing for all drivers.
 //
 //   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
 //   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
@@ -157,8 +156,7 @@ public:
   /// Waits for earlier entries, then times every command of later entries. A
   /// GPU then runs commands one at a time, without a graph.
   Status startTiming();
-  /// Stops timing, waits for all entries, and returns the times of their
-  /// commands.
+  /// Stops timing, waits for all entries, and returns times of the commands.
   StatusOr<std::vector<TimedCommand>> finishTiming();
 
   const DeviceCounters &counters() const { return count; }
@@ -203,8 +201,7 @@ protected:
   virtual Status runRow(const KernelRow &row, const KernelRequest &request,
                         std::span<const qlora_operand> operands) = 0;
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
-  /// Returns the row that runs a launch; null if the kernel that the module
-  /// names runs it.
+  /// Returns the row that runs a launch; null if the planned kernel runs.
   virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
   virtual Status beginEntry(const qlora_entry &entry) = 0;
   /// Whether beginEntry() or finishEntry() runs all commands of the entry.
@@ -215,16 +212,14 @@ protected:
   virtual Status collective(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
-  /// Called when all commands are on their queues. Returns the first known
-  /// error of any queue.
+  /// Called after all commands are queued. Returns the first known error.
   virtual Status finishEntry() = 0;
   /// Puts a command on its queue.
   Status dispatch(const qlora_command &command);
   /// Called when a command has failed: makes the other queues end soon and
   /// blocked collectives return. finishEntry() follows.
   virtual void cancel() {}
-  /// Waits for earlier entries and returns a timer; null if the device runs
-  /// nothing.
+  /// Waits for earlier entries and returns a timer; null for the null device.
   virtual StatusOr<std::unique_ptr<CommandTimer>> makeTimer() {
     return std::unique_ptr<CommandTimer>();
   }
@@ -262,8 +257,8 @@ private:
 ///   kernels  attention.cudnn, attention_grad.cuda (planned: .cudnn)
 ///
 /// For a loaded device these rows run; for the null device they are planned.
-/// Empty if there is no such op. Device::remarks() has the reason why a planned
-/// row does not run.
+/// Empty if there is no such op. Device::remarks() says why a planned row does
+/// not run.
 std::string kernelsText(const LoadedModule &module, const Device &device);
 
 /// Creates the device "cpu", "cuda" (kNotFound without a GPU) or "null".

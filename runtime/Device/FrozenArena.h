@@ -25,8 +25,7 @@
 
 namespace qlora {
 
-/// The parameters that one rank of a host fills: each index i of the table with
-/// i % size == rank.
+/// The parameters that one rank of a host fills: indices i, i % size == rank.
 struct FillShare {
   unsigned rank = 0;
   unsigned size = 1;
@@ -41,8 +40,7 @@ public:
   static StatusOr<FrozenArena> anonymous(uint64_t bytes) {
     return of(HostMemory::anonymous(bytes), Kind::kPrivate);
   }
-  /// Maps a descriptor of HostMemory::createShared(bytes), which may be closed
-  /// afterwards.
+  /// Maps HostMemory::createShared(bytes). The descriptor may then be closed.
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes) {
     return of(HostMemory::shared(descriptor, bytes), Kind::kShared);
   }

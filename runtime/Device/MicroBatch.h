@@ -36,8 +36,7 @@ struct MicroBatch {
   bool hasOneSegment = false;
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
-  /// Number of sequences with mismatched answers, the last ones of the batch
-  /// (Data/KtoKlPairs.h).
+  /// Number of sequences, at the end, with mismatched answers (KtoKlPairs.h).
   int64_t mismatchedLines = 0;
 
   /// Resizes to `shape` and makes every token padding.
@@ -87,13 +86,11 @@ struct MicroBatch {
   }
 };
 
-/// A rank's cp shard of each sequence: its index, and the number of equal
-/// shards.
+/// A rank's cp shard of each sequence: index and number of equal shards.
 struct SequenceShard {
   int64_t number = 0, count = 1;
 
-  /// Returns the shard's values of `whole`, which has `length` values per
-  /// sequence.
+  /// Returns the shard's values of `whole`, with `length` values per sequence.
   std::vector<int32_t> cut(const std::vector<int32_t> &whole,
                            int64_t length) const {
     std::vector<int32_t> part;

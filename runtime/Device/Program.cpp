@@ -29,8 +29,7 @@ Status runEntry(Device &device, const LoadedModule &module,
     Status status = device.enqueue(commands[i]);
     if (status.isOk())
       continue;
-    // All queues must end before the error is returned; `status` already has
-    // it.
+    // All queues must end before the error in `status` is returned.
     (void)device.synchronize();
     // A WAIT returns the error of the command that it waits for.
     if (commands[i].kind == QLORA_COMMAND_WAIT)
@@ -166,8 +165,7 @@ LossSums &LossSums::operator/=(double count) {
   return *this;
 }
 
-/// Finds the sums that the program has. All entries with sums have the same
-/// ones.
+/// Finds the sums of the program, which all entries with sums have.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   auto has = [&](qlora_binding_kind kind) {

@@ -50,8 +50,7 @@ struct LossSums {
   LossSums &operator/=(double count);
 };
 
-/// Used by the session's thread. `device` has loaded `module`; both must
-/// outlive the Program.
+/// Used by the session's thread. `module` and `device` outlive this.
 class Program {
 public:
   Program(const LoadedModule &module, Device &device);

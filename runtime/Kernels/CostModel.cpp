@@ -8,8 +8,7 @@
 
 using namespace qlora;
 
-/// Seconds to start a kernel on the threads of a rank and wait for the last
-/// one.
+/// Seconds to start a kernel on a rank's threads and wait for the last one.
 static constexpr double kLaunchSeconds = 5e-6;
 /// Vectorised exponentials and similar functions, per core and second.
 static constexpr double kTranscendentalRate = 4e8;
@@ -99,7 +98,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// Returns the transcendentals of `work`; 0 for attention, whose rates include
+/// Returns transcendentals of `work`; 0 for attention, whose rates include
 /// them.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;

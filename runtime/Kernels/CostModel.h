@@ -129,8 +129,7 @@ Work attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
 
 /// Returns the work of one launch of a library op, computed from its
 /// Kernels.def constants and dtypes, if a single kernel computes it, as on the
-/// CPU. Every op of Kernels.def has an entry in KernelWork.cpp; asserts on an
-/// unknown op.
+/// CPU. Every op has an entry in KernelWork.cpp.
 Work kernelWork(const KernelRequest &request);
 
 /// Returns the FLOPs of a launch's matmuls. Reports divide them by the time.

@@ -53,8 +53,7 @@ public:
   };
   /// Enables or disables times of later entries. Call only between entries.
   void keepTimes(bool keep);
-  /// Returns the times of the previous entry's commands, in order. Call only
-  /// between entries.
+  /// Returns times of the previous entry's commands. Call only between entries.
   std::span<const Times> times() const {
     return std::span(timesOfEntry).first(done);
   }

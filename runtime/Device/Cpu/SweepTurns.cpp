@@ -11,8 +11,7 @@
 
 namespace qlora {
 
-/// Returns the next ready run after `from`, cyclically; kEntries if no run is
-/// ready.
+/// Returns the next ready run after `from`, cyclically; kEntries if none is.
 size_t SweepTurns::nextReady(size_t from) const {
   for (size_t i = 1; i <= runs.size(); ++i)
     if (const size_t run = (from + i) % runs.size();
@@ -69,8 +68,7 @@ void SweepTurns::runEntries() {
   }
 }
 
-/// Runs the entry of `first` together with all waiting entries that have the
-/// same order().
+/// Runs the entry of `first` and all waiting entries that have its order().
 void SweepTurns::runTogether(Run &first) {
   group.clear();
   for (Run &run : runs)

@@ -82,8 +82,8 @@ static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
   return CudaMemory(driver, address);
 }
 
-/// Adds the arena and, if memory is exhausted, the requested and the available
-/// bytes to an error.
+/// Adds the arena and, if memory is exhausted, sizes and free bytes to an
+/// error.
 static Status explain(const Status &status, const qlora_arena &arena,
                       const CudaGpu &gpu) {
   const auto memory = gpu.memory();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The arenas of a module and the step block in device memory. The host arena
-// and other arenas on the host are pinned memory that GPU kernels read and
-// write.
+// The arenas of a module and the step block in device memory. Arenas on the
+// host are pinned memory that GPU kernels read and write.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
@@ -28,8 +27,7 @@ public:
                   const CudaGpu &gpu, CUstream stream);
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
-  /// Returns the host address of an arena in host memory; null for other
-  /// arenas.
+  /// Returns an arena's host address; null if it is in device memory.
   uint8_t *hostAddress(uint32_t arena) const {
     return static_cast<uint8_t *>(hostMemory[arena].get());
   }

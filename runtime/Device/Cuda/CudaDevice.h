@@ -5,8 +5,8 @@
 // which loads code that libraries load late. The second run is captured, and
 // later runs are one graph launch (CudaGraphs.h). Graphs are not used while a
 // KernelObserver reads values or commands are timed (CudaTimer.h). The compute
-// stream orders entries, inputs and the step block; the host waits only to
-// read.
+// stream orders entries, inputs and the step block. The host waits only in
+// reads.
 //
 // NVIDIA's libraries are opened here, at run time (CudaApi.h): the driver
 // always, cuBLASLt if the module has library kernels.

@@ -34,13 +34,12 @@ public:
   Status begin(size_t graph, bool isDirect);
   /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }
-  /// Returns `status` of enqueued work; if it is an error, abandons the
-  /// capture.
+  /// Returns `status`, of enqueued work; abandons the capture if it is an
+  /// error.
   Status orAbandon(const Status &status);
   /// Ends a capture and discards it.
   void abandon();
-  /// Called when all work is enqueued. If `counts`, the work may be captured in
-  /// its next run.
+  /// Ends a run whose work is enqueued. `counts`: the next run may be captured.
   Status end(bool counts);
 
   Status launch(size_t graph);

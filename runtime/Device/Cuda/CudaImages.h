@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The device code of a module on one GPU: the best image of each unit, and
-// functions by symbol.
+// The device code of a module on one GPU: the best image of each unit.
 //
 // Choice of image (ABI/module.h): the newest cubin with the GPU's major version
 // and at most its minor version. If there is none, the newest PTX of at most

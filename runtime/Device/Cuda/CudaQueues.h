@@ -31,11 +31,9 @@ public:
   virtual ~HostWatch() = default;
   /// Called repeatedly during a wait; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
-  /// Called after work has ended without a GPU error. Returns an error if its
-  /// results are invalid.
+  /// Called after work has ended without a GPU error. Checks its results.
   virtual Status confirm() = 0;
-  /// Called after work has failed; returns the error to report, which may be
-  /// another rank's.
+  /// Called after work has failed. Returns the error, perhaps another rank's.
   virtual Status judge(Status failure) = 0;
 };
 

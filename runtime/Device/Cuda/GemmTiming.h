@@ -16,9 +16,8 @@
 //
 // Operands hold random values, because the GPU's clock rate depends on how many
 // bits toggle. Every launch has the same operands: data that fits in the L2
-// cache (50 MB on an H100) is read from it, unlike in a step. Times of small
-// GEMMs are therefore too short, equally for all candidates, and do not predict
-// a step.
+// cache (50 MB on an H100) is read from it, unlike in a step. So times of small
+// GEMMs are too short, for all candidates, and predict no step.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Chooses the GEMM algorithms of a device, before and after its kernels are
-// prepared:
+// Chooses a device's GEMM algorithms, before and after kernels are prepared:
 //
 //   begin()    reads the pinned table, or requests several candidates per GEMM
 //   (kernels are prepared: GemmSelection has a choice for every GEMM)
@@ -35,8 +34,7 @@ public:
   GemmTuner(std::string request, std::string cacheFile);
 
   /// Reads the pinned table or requests candidates. An error names the table's
-  /// file if that cannot be read, is damaged, or is for another GPU or other
-  /// libraries.
+  /// file if that is unreadable, damaged, or for another GPU or library.
   Status begin(const CudaGpu &gpu, const CudaDriver &driver,
                const CublasLt &blas, GemmSelection &gemms);
 
@@ -48,8 +46,7 @@ public:
                 std::span<const CudaSpan> memory, Collectives *ranks,
                 std::vector<std::string> &notes);
 
-  /// Returns the algorithms in use, for all GPU models in the group; empty if
-  /// there are no GEMMs.
+  /// Returns the algorithms in use of all GPU models; empty without GEMMs.
   const GemmTable &table() const { return used; }
 
 private:

@@ -128,8 +128,7 @@ NcclCollectives::~NcclCollectives() {
     aborting.wait_for(kAbortBound);
 }
 
-/// Destroys a communicator after all ranks have stopped accessing each other's
-/// memory.
+/// Destroys a communicator after the ranks stop accessing each other's memory.
 bool NcclCollectives::leave(ncclComm_t &communicator) {
   if (aborting.valid())
     return false;
@@ -303,8 +302,7 @@ Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   return Status::ok();
 }
 
-/// Checks NCCL's states, because the GPU reports no error for a failed
-/// collective.
+/// Checks NCCL's states: the GPU reports no error for a failed collective.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)

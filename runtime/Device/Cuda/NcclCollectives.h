@@ -42,9 +42,8 @@ public:
   static StatusOr<std::unique_ptr<NcclCollectives>>
   connect(const Nccl &nccl, const GroupCollectives &hosts,
           const GroupSizes &sizes);
-  /// Leaves the group together with the other ranks; aborts if another rank
-  /// does not leave in time. Graphs that hold collectives must be destroyed
-  /// before.
+  /// Leaves the group together with the other ranks; aborts if they do not come
+  /// in time. Destroy graphs with collectives before.
   ~NcclCollectives() override;
 
   /// Enqueues a collective on the stream, or in its capture. All ranks make the
@@ -76,8 +75,7 @@ private:
                      CUstream stream);
   ncclResult_t allToAll(const CollectiveCall &call, qlora_group group, int type,
                         CUstream stream);
-  /// Waits until a call on a communicator, which returned `result`, is
-  /// complete.
+  /// Waits until a communicator's call, which returned `result`, is complete.
   Status finish(const char *what, ncclComm_t communicator, ncclResult_t result,
                 std::chrono::nanoseconds bound);
   /// Polls a call once; `state` receives its state from NCCL.

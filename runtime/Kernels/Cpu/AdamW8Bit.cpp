@@ -13,8 +13,7 @@
 namespace qlora::cpu {
 
 namespace {
-/// The values of all codes: with sign for the mean, without for the mean
-/// square.
+/// The values of all codes: signed for the mean, unsigned for the mean square.
 struct StateMaps {
   std::array<float, kNF4MapEntries> withSign, withoutSign;
 

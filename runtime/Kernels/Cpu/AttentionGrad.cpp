@@ -48,8 +48,7 @@ struct Gradient {
   int64_t headsPerTask() const { return isSplit() ? 1 : shape.group(); }
   int64_t tasks() const { return shape.batch * shape.heads / headsPerTask(); }
   std::shared_ptr<const BlockProducts> prepareProducts() const;
-  /// Returns one query head's partial sum of dk (`which` 0) or dv (1), with the
-  /// row stride dim.
+  /// Returns a query head's partial sum of dk (`which` 0) or dv (1), dense.
   float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  int64_t which) const {
     return scratch.partials.in<float>(args.buffers.back()) +
@@ -141,9 +140,8 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
   }
 }
 
-/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. A
-/// task with one of several query heads of a key head gets that head's partial
-/// sum.
+/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. If a
+/// key head's query heads are separate tasks, returns a partial sum.
 RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
   RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())

@@ -75,9 +75,8 @@ struct AttentionShape {
     return {index * block, std::min(block, length - index * block)};
   }
 
-  /// Returns rows of head `head` of a [B, T, heads * dim] matrix with stride
-  /// ld, in the form that `products` needs: in place, or gathered or widened
-  /// into `scratch`.
+  /// Returns a head's rows of a [B, T, heads * dim] matrix with stride ld, as
+  /// `products` needs them: in place, or gathered or widened into `scratch`.
   RowView rows(const BlockProducts &products, const void *matrix, int64_t ld,
                int64_t batchRow, int64_t head, AttentionBlock block,
                float *scratch) const;
@@ -118,15 +117,13 @@ inline uint16_t *narrowValues(const BlockProducts &products, plans::Part part,
                                                     : nullptr;
 }
 
-/// Returns dense rows for BlockProducts: `narrow`, or `values` if `narrow` is
-/// null.
+/// Returns dense rows for BlockProducts: `narrow` if not null, else `values`.
 inline RowView denseRows(const float *values, const uint16_t *narrow,
                          int64_t columns) {
   return {narrow ? static_cast<const void *>(narrow) : values, columns};
 }
 
-/// Sets the scores [queries.count, keys.count] of keys that their queries do
-/// not see to -infinity.
+/// Sets scores [queries.count, keys.count] of invisible keys to -infinity.
 void maskScores(const AttentionShape &shape, const int32_t *segments,
                 AttentionBlock queries, AttentionBlock keys, float *scores);
 

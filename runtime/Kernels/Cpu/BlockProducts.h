@@ -2,8 +2,7 @@
 
 // The small matmuls of attention's blocks: many at a time, each by one thread.
 // f32 uses a sequential sgemm. bf16 uses oneDNN's blocked GEMM if the CPU has
-// bf16 arithmetic; it is prepared for each shape and about twice as fast. Both
-// sum in f32.
+// bf16 arithmetic; prepared for each shape, about twice as fast. Sums are f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 #define QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H

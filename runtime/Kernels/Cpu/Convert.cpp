@@ -13,8 +13,7 @@
 
 namespace qlora {
 
-/// Loops over 16-bit floats: widen, narrow, and narrow with beta times the old
-/// value added.
+/// Loops over 16-bit floats: widen, narrow, and narrow plus beta * old value.
 #define QLORA_HALF_LOOPS(Name, Load, Store)                                    \
   QLORA_VECTOR static void widen##Name(const uint16_t *__restrict from,        \
                                        float *__restrict to, int64_t count) {  \
@@ -74,8 +73,7 @@ void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
 /// Number of values that are converted through an f32 buffer at a time.
 static constexpr int64_t kWindow = 1024;
 
-/// Calls use(f32 values, index of the first, count) for windows of a run of
-/// 16-bit floats.
+/// Calls use(f32 values, first index, count) for windows of 16-bit floats.
 template <typename Use>
 static void forWindows(qlora_dtype fromType, const void *from, int64_t count,
                        Use use) {

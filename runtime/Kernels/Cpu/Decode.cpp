@@ -114,9 +114,8 @@ QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
 
 namespace {
 
-/// The index of an element's block, and the first element after the block. A
-/// division takes as long as a run of 64 elements; a known scaleShift avoids
-/// it.
+/// The index of an element's block, and the first element after it. A division
+/// takes as long as 64 elements; a known scaleShift avoids it.
 struct ScaleRun {
   int64_t index, end;
   static ScaleRun at(const StoredTensor &tensor, int scaleShift,

@@ -54,8 +54,7 @@ struct StoredWeight {
   static StoredWeight of(const StoredLayout &layout, int64_t columns);
 
   /// Decodes elements [first, first + count) of `weight` to `outType` (f32,
-  /// bf16 or f16), on all threads. A range may begin and end within a block or
-  /// a byte.
+  /// bf16 or f16), on all threads. A range may begin within a block or byte.
   void decode(const void *weight, int64_t first, int64_t count,
               qlora_dtype outType, void *out) const;
 
@@ -63,8 +62,7 @@ struct StoredWeight {
   struct Part {
     int64_t firstRow, rowCount, firstColumn, columnCount;
   };
-  /// Decodes a range of the matrix, which is dense in `out`, on the calling
-  /// thread.
+  /// Decodes a range of the matrix to a dense `out`, on the calling thread.
   void decodePart(const void *weight, const Part &part, qlora_dtype outType,
                   void *out) const;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One matmul, prepared once and run often; matmul, panel_matmul and head_loss
-// use it.
+// The matmul of matmul, panel_matmul and head_loss: prepared once, run often.
 //
 // There are two implementations, chosen when it is created:
 //

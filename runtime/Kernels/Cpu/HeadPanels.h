@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Tasks of the LM head. A forward task processes a block of rows and a range of
-// panels; a task of the weight's gradient processes a panel and all blocks (see
-// Plans/Workspaces.h).
+// Tasks of the LM head (Plans/Workspaces.h): a forward task has a block of rows
+// and a range of panels, a task of the weight's gradient a panel and all
+// blocks.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
@@ -31,8 +31,7 @@ struct HeadBlock {
   }
 };
 
-/// The GEMMs of every shape, prepared for each slot. The workspace has the
-/// scratch of the slots.
+/// The GEMMs of every shape for each slot. The workspace has their scratch.
 class HeadPanels {
 public:
   static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,

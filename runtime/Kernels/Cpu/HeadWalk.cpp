@@ -91,8 +91,7 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
   return sum;
 }
 
-/// Recomputes the logits of the chunk, because the softmax needs the sums over
-/// all panels.
+/// Recomputes the chunk's logits: softmax needs the sums over all panels.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
                                    const double *logSums, float *dw) {
   return tasks.run(plan.panels(chunk.inputs.piece.words),

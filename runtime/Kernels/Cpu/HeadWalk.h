@@ -56,8 +56,7 @@ private:
   void gather(const HeadChunk &chunk) const;
   Status walk(const HeadChunk &chunk);
   HeadBlock blockOf(const HeadChunk &chunk, int64_t block) const;
-  /// Returns the index of a chunk's row in the states and gradients of the task
-  /// for a range of panels.
+  /// Returns the index of a row in the states and gradients of a range's task.
   int64_t taskRow(const HeadChunk &chunk, int64_t row, int64_t range) const {
     const int64_t task = row / plan.blockRows * chunk.ranges + range;
     return task * plan.blockRows + row % plan.blockRows;

@@ -118,8 +118,7 @@ private:
 
 } // namespace
 
-/// Writes the codes and scales of all rows of a, and marks the columns that
-/// have outliers.
+/// Writes the codes and scales of a, and marks the columns with outliers.
 void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   void *const workspace = args.buffers[kWorkspace];
   uint8_t *const marks = plan.marks.in(workspace);
@@ -181,8 +180,7 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
-/// Widens the codes of a panel's rows of W from `first` on, followed by zeros
-/// up to whole tiles.
+/// Widens codes of rows of W from `first` on, with zeros up to full tiles.
 void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
                             int16_t *to) const {
   const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);

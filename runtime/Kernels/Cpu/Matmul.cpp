@@ -110,8 +110,7 @@ void PanelMatmul::decodePanel(const LibraryKernelArgs &args, int64_t panel,
   weight.decodePart(args.buffers[kW], part, plan.type, plan.decoded.in(own));
 }
 
-/// Multiplies all rows of a with a panel. `own` is the slot's scratch, which
-/// has the decoded panel.
+/// Multiplies all rows of a with the decoded panel in the slot's scratch `own`.
 Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
                                   int64_t slot, uint8_t *own) const {
   auto *const sum = plan.sum.in<float>(own);
@@ -133,8 +132,8 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
 
 /// From this number of rows on, launches do not share a decode. Decoding takes
 /// less than a twentieth of the GEMM, but a shared panel reads the rows of all
-/// launches, which no longer fit the caches. Measured on Zen 5 (32 and 512
-/// rows, 0.5B).
+/// launches, too many for the caches. Measured on Zen 5 (32 and 512 rows,
+/// 0.5B).
 static constexpr int64_t kManyRows = 256;
 
 /// Names all properties that determine the panels and their decoded values.
@@ -148,7 +147,7 @@ std::string PanelMatmul::sharedForm() const {
 /// The workspaces of the launches may be the same memory, so all launches use
 /// the slots of the largest one. The decoded panel, of equal size, comes first
 /// in a slot; sums and scratch of smaller launches fit behind it. Launches that
-/// copy a run one by one.
+/// copy a do not run together.
 Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);

@@ -44,8 +44,7 @@ inline int64_t threadCount() {
 #endif
 }
 
-/// Sets the number of threads of this thread's loops, and restores it at the
-/// end of the scope.
+/// Sets the number of threads of this thread's loops until the scope ends.
 class ScopedThreads {
 public:
   explicit ScopedThreads(int64_t threads) : before(threadCount()) {
@@ -66,8 +65,7 @@ private:
 
 /// Ends the threads that loops of this thread have used. libgomp counts the
 /// threads of all such pools when it decides whether a waiting thread spins or
-/// sleeps. If they are more than the CPUs, every loop must wake sleeping
-/// threads.
+/// sleeps. If they exceed the CPUs, every loop must wake threads.
 inline void releaseThreads() {
 #ifdef _OPENMP
   omp_pause_resource_all(omp_pause_soft);
@@ -131,8 +129,7 @@ void parallelRanges(int64_t count, int64_t grain, Task task) {
 /// Returns a `grain` for parallelRanges over rows of `columns` elements.
 inline int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
 
-/// parallelFor over tasks that may fail; created once, so that a run does not
-/// allocate.
+/// parallelFor over tasks that may fail. Created once; a run does not allocate.
 class FallibleTasks {
 public:
   /// Uses at most `slots` slots, and at most this thread's threads.

@@ -107,8 +107,7 @@ QLORA_IN_VECTOR int32_t e2m1Code(float value) {
          (size > 5.0f);
 }
 
-/// Quantises a block of MXFP4. Its scale is a power of two, or 0 instead of a
-/// denormal.
+/// Quantises an MXFP4 block; its scale is a power of two, or 0 for a denormal.
 QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
                                              float *__restrict values,
                                              int32_t *__restrict codes,
@@ -127,8 +126,7 @@ QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
   return scale;
 }
 
-/// Returns the E4M3 code of a value, rounded to nearest even. Magnitudes are at
-/// most 448.
+/// Returns the E4M3 code of a value of at most 448, rounded to nearest even.
 static uint8_t e4m3Code(float value) {
   const auto bits = std::bit_cast<uint32_t>(std::abs(value));
   const int sign = std::signbit(value) ? 128 : 0;

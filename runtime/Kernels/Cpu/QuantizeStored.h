@@ -13,8 +13,7 @@
 //              nothing is clipped; values are rounded to nearest even
 //
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
-// offset of scales. One thread quantises a block, so results do not depend on
-// the number of threads.
+// offset of scales. One thread quantises a block, so threads change no bit.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
@@ -30,8 +29,7 @@ namespace qlora {
 
 /// Whether weights can be quantised to this format on load.
 bool isQuantizer(qlora_dtype dtype);
-/// Whether the ops quantize and quantize_scales can quantise to this format on
-/// any device.
+/// Whether the ops quantize and quantize_scales support this format.
 bool hasDeviceQuantizer(qlora_dtype dtype);
 
 /// The 256 values of the dynamic map, ascending.

@@ -197,8 +197,7 @@ static float clipScale(double norm, float count, float loss, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-/// Returns the sum of squares of `count` values. Writes partial sums to
-/// `partials` first.
+/// Returns the sum of squares of `count` values, and writes partial sums.
 static double squaresOf(const float *values, int64_t count, double *partials) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
   parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
@@ -242,8 +241,7 @@ PreparedKernel length::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-// The steps of the quantiser that fills a model on the CPU (QuantizeStored.h),
-// as kernels.
+// The steps of the CPU's quantiser (QuantizeStored.h), as kernels.
 
 PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
   enum Operand { kX, kPacked, kScales };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operations on rows in sixteen lanes, so that no instruction set changes the
-// order of sums.
+// Operations on rows in sixteen lanes: the order of sums is always the same.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
@@ -142,8 +141,8 @@ QLORA_LANES_INLINE void storeRest(const FloatLanes &lanes, int64_t count,
   std::memcpy(narrow, halves, static_cast<size_t>(count) * 2);
 }
 
-/// Writes e^(values[i] - shift) to `wide` and `narrow`, each unless null.
-/// Returns the sum.
+/// Writes e^(values[i] - shift) to `wide` and `narrow` if not null; returns the
+/// sum.
 QLORA_LANES_INLINE float exponentiateRun(const float *values, int64_t count,
                                          float shift, float *wide,
                                          uint16_t *narrow) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Operations on rows of scores: maxima, exponentials and sums, in a fixed order
-// whatever the vector width. attention and head_loss use them. Matrices have no
-// gaps.
+// whatever the vector width. For attention and head_loss. Matrices are dense.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
 #define QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
@@ -34,8 +33,7 @@ float dotProduct(const float *a, const float *b, int64_t count);
 /// := the derivative, 1 - tanh^2.
 void capRun(float *values, int64_t count, float cap, float *slopes);
 
-/// a[i] := a[i] * b[i]. If `narrow` is not null, the results go to `narrow` in
-/// bf16 instead.
+/// a[i] := a[i] * b[i]. If `narrow` is set, results go there in bf16.
 void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 
 /// values[i] := values[i] * factor.

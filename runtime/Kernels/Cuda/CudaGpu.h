@@ -26,8 +26,7 @@ struct GpuName {
   uint32_t arch = 0; ///< 10 * major + minor
 };
 
-/// Returns the number of GPUs that this process sees; kNotFound if there is
-/// none.
+/// Returns the number of GPUs that this process sees; kNotFound if none.
 StatusOr<int> countGpus(const CudaDriver &driver);
 
 /// Checks that a rank's GPU `ordinal` is among `count` visible GPUs.
@@ -35,13 +34,12 @@ Status checkGpu(int ordinal, int count);
 
 /// Returns the GPUs that this process can use, in the driver's order, up to the
 /// first one that is too old; at least one. kNotFound: no driver, or no visible
-/// GPU. Any other error: a GPU exists, and the message says why it is unusable.
-/// Uses no GPU memory.
+/// GPU. Any other error: the message says why a GPU is unusable. Uses no GPU
+/// memory.
 StatusOr<std::vector<GpuName>> visibleGpus();
 StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
 
-/// Return a text such as "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA
-/// A100-SXM4-40GB".
+/// Return texts like "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA A100-SXM4-40GB".
 std::string countedNames(std::span<const std::string> names);
 std::string gpuText(std::span<const GpuName> gpus);
 
@@ -55,17 +53,15 @@ struct CudaMemoryInfo {
 class CudaGpu {
 public:
   CudaGpu() = default;
-  /// Opens visible GPU `ordinal`. Returns kNotFound if there is no GPU,
-  /// kUnavailable if there is none with that index. `driver` must outlive the
-  /// result.
+  /// Opens visible GPU `ordinal`. kNotFound: there is no GPU; kUnavailable:
+  /// none has that index. `driver` outlives the result.
   static StatusOr<CudaGpu> open(const CudaDriver &driver, int ordinal);
   /// Reads only the name and properties of GPU `ordinal`, without creating a
   /// context. The driver must be initialized (cuInit).
   static StatusOr<CudaGpu> describe(const CudaDriver &driver, int ordinal);
 
   StatusOr<CudaMemoryInfo> memory() const;
-  /// Returns the PCI address for other libraries, such as "0000:3B:00.0"; empty
-  /// if it is unknown.
+  /// Returns the PCI address, such as "0000:3B:00.0"; empty if unknown.
   std::string pciBusId() const;
 
   int ordinal = 0;   ///< index among the visible GPUs

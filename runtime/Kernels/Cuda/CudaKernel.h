@@ -6,8 +6,7 @@
 //
 // This project's device code is in Kernels/Cuda/Device/*.cu. The compiler puts
 // it into every train.so for CUDA; each file is one unit of the image table.
-// Its functions take one qlora_cuda_args (ABI/kernel.h), like generated
-// kernels.
+// Its functions take one qlora_cuda_args (ABI/kernel.h).
 //
 // Each row has a function that prepares it. prepareCudaKernel calls the
 // function with a request that the row accepts and a workspace of at least the
@@ -151,8 +150,7 @@ inline void *movedBy(void *base, uint64_t bytes) {
 }
 
 /// One launch: a device function's symbol and its grid. makeLaunchKernel
-/// enqueues several launches in order, with the op's buffers and equal
-/// constants.
+/// enqueues several in order, with equal buffers and constants.
 struct NamedGrid {
   std::string symbol;
   CudaGrid grid;

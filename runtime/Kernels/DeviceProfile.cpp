@@ -16,8 +16,7 @@ using namespace qlora;
 
 namespace {
 
-/// Reads keys of an object and removes them, so that unknown keys remain. Keeps
-/// the first error.
+/// Reads and removes keys, so unknown keys remain. Keeps the first error.
 class ProfileReader {
 public:
   ProfileReader(const std::string &path, nlohmann::json json)

@@ -76,8 +76,7 @@ struct GpuRates {
   /// and between nodes for each GPU.
   double nodeLinkGbps = 0;
   double networkGbps = 0;
-  /// Time of a small all-reduce inside a node; each doubling of the nodes adds
-  /// the same time.
+  /// Time of a small all-reduce in a node; each doubling of nodes adds as much.
   double allReduceMicroseconds = 0;
   /// Bandwidth between GPU and host memory, each way, 10^9 bytes per second.
   double hostLinkGbps = 0;
@@ -87,8 +86,7 @@ struct GpuRates {
 struct CpuKernelRates {
   /// FLOPs of panel_matmul; decoding and packing are counted separately.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
-  /// Needed FLOPs of causal attention, forward and backward together,
-  /// exponentials included.
+  /// Needed FLOPs of causal attention in both directions, with exponentials.
   double attentionF32Gflops = 0, attentionBf16Gflops = 0;
   /// Copy of a GEMM's second operand; bytes read plus bytes written.
   double packGbps = 0;
@@ -128,8 +126,7 @@ struct DeviceProfile {
   RankLinks links;                       ///< between CPU ranks
   std::optional<GpuRates> gpu;
 
-  /// Returns `kernels`; if they are not measured, estimates them from the other
-  /// rates.
+  /// Returns `kernels`, or estimates from the other rates if not measured.
   CpuKernelRates cpuKernels() const;
 
   /// Sets GPUs per node and network rate of a GPU profile; 0 and "" change
@@ -155,8 +152,7 @@ DeviceProfile lowRates(DeviceProfile device);
 /// Names of the known GPUs, in the order of the table.
 std::span<const std::string_view> knownGpus();
 
-/// Returns the profile of a GPU from its driver's name for it, such as "NVIDIA
-/// H100 80GB HBM3".
+/// Returns the profile for a GPU's name, such as "NVIDIA H100 80GB HBM3".
 std::optional<DeviceProfile> profileOfGpu(std::string_view driverName);
 
 /// Reads device.json. Every key except the optional ones must be present with

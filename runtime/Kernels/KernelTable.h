@@ -27,8 +27,7 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< whether only a few of its rows are read
-  /// Whether an f32 operand is rounded to bf16 if another operand with this
-  /// mark is bf16.
+  /// Whether f32 is rounded to bf16 if another operand so marked is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.
@@ -138,8 +137,7 @@ const std::vector<KernelRow> &kernelRows();
 const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 
-/// Returns the bits per element; 0 for stored formats, whose size depends on
-/// the layout.
+/// Returns the bits per element; 0 for stored formats, which have a layout.
 inline unsigned dtypeBits(qlora_dtype dtype) {
   switch (dtype) {
   case QLORA_DTYPE_F32:

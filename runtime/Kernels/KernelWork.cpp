@@ -128,8 +128,7 @@ static int64_t groupedRows(const KernelRequest &r) {
   return (r.constant("m") + r.constant("shared") - 1) / r.constant("shared");
 }
 
-/// Work of grouped_matmul if every group has rows, so each weight is decoded
-/// once.
+/// Work of grouped_matmul if each group has rows and decodes its weight once.
 static Work groupedMatmulWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   const qlora_dtype compute = *r.dtype("a");

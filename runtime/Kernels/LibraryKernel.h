@@ -33,8 +33,7 @@ struct LogitsBlock {
 /// Observes values that a step does not keep. Used only while `--dump` records
 /// the logits.
 struct KernelObserver {
-  /// Called for each block of logits of head_loss or head_part, by one thread
-  /// at a time.
+  /// Called for each block of head_loss or head_part, one thread at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
 

@@ -6,8 +6,7 @@
 //
 // Includes only <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which
 // include no other headers. C++20 for g++ and clang. Compile with
-// -ffp-contract=off and without -ffast-math (rounding to an integer adds 1.5 *
-// 2^23).
+// -ffp-contract=off and without -ffast-math (rounding adds 1.5 * 2^23).
 //
 // Errors are relative to the exact value, in f32 ulp, over all finite arguments
 // unless a range is given; tests/conformance/RowsTest.cpp measures them. On
@@ -226,8 +225,7 @@ QLORA_INLINE float qlora_log(float x) {
   return x > 0.0f ? positive : other;
 }
 
-/// tanh x within 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| +
-/// 1).
+/// tanh x, 2 ulp: a polynomial near 0 (Cephes), else 1 - 2 / (e^2|x| + 1).
 QLORA_INLINE float qlora_tanh(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = -5.70498872745e-3f;
@@ -240,8 +238,7 @@ QLORA_INLINE float qlora_tanh(float x) {
   return qlora_signed_as(size < 0.625f ? near : far, x);
 }
 
-/// erf x within 2.5 ulp: a polynomial near 0 (Cephes), else 1 - erfc
-/// (Chebyshev).
+/// erf x, 2.5 ulp: a polynomial near 0 (Cephes), else 1 - erfc (Chebyshev).
 QLORA_INLINE float qlora_erf(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = 7.853861353153693e-5f;

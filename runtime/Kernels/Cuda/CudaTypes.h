@@ -112,8 +112,7 @@ using ncclComm_t = struct ncclComm *;
 struct ncclUniqueId {
   char internal[128];
 };
-/// The layout of NCCL 2.14. Later libraries use defaults for fields that `size`
-/// and `version` exclude.
+/// The layout of NCCL 2.14. Later libraries use defaults for newer fields.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = 0xcafebeef;

@@ -6,8 +6,7 @@
 // gradient's graph gets a huge lse for it. If each sequence has one segment, a
 // second graph without the segment mask runs, since the mask costs a third of
 // the forward. Padding needs no mask there, because it follows all other
-// queries. The gradient's plan runs once per batch of heads
-// (CudnnGradientPlan).
+// queries. CudnnGradientPlan has the runs of the gradient.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -20,9 +19,8 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of the op that is also one of the graph. If `ld` names a stride,
-/// the operand has bf16 rows of query or key heads, else f32 [batch, heads,
-/// length].
+/// An operand of the op and the graph. If `ld` names a stride, it has bf16 rows
+/// of query or key heads, else it is f32 [batch, heads, length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;

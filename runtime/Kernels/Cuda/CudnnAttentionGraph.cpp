@@ -16,8 +16,7 @@ using cudnn_data::kFloat;
 using cudnn_data::kInt32;
 
 namespace {
-/// Builds the forward or the backward graph. Both use the shapes and the masked
-/// scores.
+/// Builds the forward or backward graph, which share shapes and masked scores.
 class AttentionGraph {
 public:
   AttentionGraph(const CudnnTarget &target, const KernelRequest &request)
@@ -100,8 +99,7 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-/// Masks keys before the window. If there are segments, each query has its own
-/// window.
+/// Masks keys before the window. With segments, each query has a window.
 Tensor AttentionGraph::maskFarKeys(Tensor x) {
   const bool hasSegments = r.dtype("segments").has_value();
   if (!hasSegments && r.constant("window") == 0)

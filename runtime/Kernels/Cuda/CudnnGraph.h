@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // C++ interface of cuDNN's backend graphs: operations over 4-dimensional
-// tensors, and a plan that runs them. The first error is kept, and plan()
-// returns it.
+// tensors, and a plan that runs them. plan() returns the first error.
 //
 //   CudnnGraph graph(target);
 //   Tensor x = graph.operand(kX, cudnn_data::kBFloat16, shape);

@@ -67,8 +67,7 @@ static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
                                            const GroupTile &tile,
                                            CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
-  // The last tile of each group, and of the rows after all groups, may be
-  // partial.
+  // The last tile of each group, and of the rows after them, may be partial.
   const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
   return CudaLaunch::prepare(
       context, "qlora_grouped_matmul_" + suffix,

@@ -50,8 +50,7 @@ private:
 namespace cuda {
 /// Prepares the decode of a stored weight to type `out`. The launch takes the
 /// buffers (w, out). The request has the operand w and the constants rows,
-/// columns, block and double_quant. Quantized weights are decoded, others
-/// converted.
+/// columns, block and double_quant. Floating-point weights are converted.
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &request,
                                    qlora_dtype out, CudaContext &context);
 } // namespace cuda

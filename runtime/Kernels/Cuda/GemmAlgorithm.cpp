@@ -144,8 +144,7 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-/// Whether the status means that there is no such algorithm, which is no
-/// failure.
+/// Whether the status means only that there is no such algorithm.
 static bool isRefusal(cublasStatus_t status) {
   return status == kCublasInvalidValue || status == kCublasArchMismatch ||
          status == kCublasNotSupported;

@@ -3,8 +3,7 @@
 // A GEMM as cuBLASLt describes it, and its algorithms. cuBLASLt uses
 // column-major matrices, this project row-major ones. So it computes c^T =
 // op(b)^T . op(a)^T, which needs no transposition in memory. f32 GEMMs compute
-// in f32 (no TF32), bf16 GEMMs with f32 sums. There are no epilogues and no
-// batches.
+// in f32 (no TF32), bf16 GEMMs with f32 sums. No epilogues, no batches.
 //
 // Reproducibility. An algorithm may split the depth k over blocks and add the
 // partial results. Two of cuBLASLt's schemes are never used: "in place"

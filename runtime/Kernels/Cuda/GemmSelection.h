@@ -28,8 +28,7 @@ struct GemmChoice {
 
 class GemmSelection {
 public:
-  /// Alignment of planned operands in bytes. Choices for other alignments are
-  /// never measured.
+  /// Byte alignment of planned operands. Only choices for it are measured.
   static constexpr uint32_t kAlignment = 16;
 
   /// Makes choose() use only the entries that `table` has for this kind of GPU.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // File format for the algorithm of each GEMM. Choices are valid for one kind of
-// GPU, one version of cuBLASLt and one of the driver; a file may hold several
-// kinds. JSON:
+// GPU and one version of cuBLASLt and driver; a file may hold several. JSON:
 //
 //   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
@@ -57,8 +56,7 @@ struct GemmTable {
   /// Parses a table's JSON. Returns kDataLoss, with a one-line message that has
   /// the position, if the text is invalid.
   static StatusOr<GemmTable> parse(std::string_view text);
-  /// Reads a file. Returns kNotFound, or the error of parse() with the file
-  /// name.
+  /// Reads a file. Errors: kNotFound, or parse()'s with the file name.
   static StatusOr<GemmTable> read(const std::string &path);
   std::string text() const;
 

@@ -163,8 +163,7 @@ Status HeadChunks::addProduct(const Problem &problem) {
   return Status::ok();
 }
 
-/// Prepares the GEMMs of the first and the last chunk: no other chunk has
-/// another shape.
+/// Prepares the GEMMs. The first and the last chunk have all shapes.
 Status HeadChunks::addProducts() {
   for (const HeadChunk *chunk : {&chunks.front(), &chunks.back()}) {
     for (const Panel &panel : panels) {

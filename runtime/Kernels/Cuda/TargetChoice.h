@@ -9,8 +9,7 @@
 //               all      every architecture that is supported, and PTX
 //               none     no device code: for a plan, which runs no kernel
 //
-// With auto, a named device profile or architecture decides: a plan for an H100
-// is a plan for CUDA.
+// With auto, a named profile or architecture decides: an H100 means CUDA.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_TARGETCHOICE_H
 #define QLORA_RUNTIME_KERNELS_CUDA_TARGETCHOICE_H

@@ -24,16 +24,14 @@
 
 #include "runtime/Kernels/Rows.h"
 
-/// bitsandbytes' constant for 1 / 127^2, which is 6.2000124e-05: a zero is
-/// missing there.
+/// bitsandbytes' 1 / 127^2: it should be 6.2000124e-05, but lacks a zero.
 #define QLORA_INT8_PRODUCT_SCALE 6.200124e-05f
 #define QLORA_INT8_WEIGHT_SCALE 7.874015718698502e-3f
 
 /// Maximum terms of a sum: 2^17 * 127 * 128 is below 2^31.
 constexpr int64_t kMostInt8Depth = int64_t(1) << 17;
 
-/// The bits of infinity. Magnitudes are compared as bits, so a NaN is the
-/// largest.
+/// The bits of infinity. Magnitudes are compared as bits: a NaN is largest.
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
 /// Returns the bits of the smallest outlier magnitude: the threshold, rounded

@@ -35,8 +35,7 @@ inline constexpr int kNF4MapEntries = 256;
 /// Elements of 8-bit optimizer states that share a scale.
 inline constexpr int kStateBlock = 256;
 
-/// Returns the middle of entries `code` and `code` + 1 of NF4's code book.
-/// `code` is a constant.
+/// Returns the middle of NF4's entries `code`, a constant, and `code` + 1.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {
   return (nf4Value(code) + nf4Value(code + 1)) / 2.0f;
 }
@@ -75,8 +74,7 @@ QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
 
 // Elements and their scales ---------------------------------------------------
 
-/// Returns the bits of a value's magnitude, which sort like magnitudes; a NaN
-/// is the largest.
+/// Returns the bits of a magnitude, which sort like it; a NaN is the largest.
 QLORA_HOST_DEVICE inline int32_t nf4Magnitude(float value) {
   return int32_t(qlora_to_bits(value) & 0x7fffffffu);
 }

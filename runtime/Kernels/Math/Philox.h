@@ -73,8 +73,7 @@ QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
 ///   counter = {column / 4, row, op, micro_batch}, each mod 2^32
 ///   result  = word[column % 4] >> 8, times 2^-24
 ///
-/// Four neighbouring columns share a counter, so a device may draw them at
-/// once.
+/// Four neighbouring columns share a counter, and may be drawn at once.
 QLORA_INLINE float qlora_uniform(uint64_t seed, uint64_t micro_batch,
                                  uint64_t op, int64_t row, int64_t column) {
   const qlora_philox_words words =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The workspaces of CUDA kernels, and the division of the work of attention and
-// the LM head.
+// The workspaces of CUDA kernels, and how attention and the LM head divide
+// work.
 
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
@@ -14,8 +14,7 @@ static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
 // Matmuls ---------------------------------------------------------------------
 
-/// Returns cuBLASLt's scratch: bytes for 16 partial results in f32, if the
-/// depth is split.
+/// Returns cuBLASLt's scratch: 16 f32 partial results, if it splits the depth.
 static Size cublasScratch(const GemmProblem &p) {
   const Size wanted =
       (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);

@@ -26,8 +26,7 @@ bool hasHeadWeightGradient(const KernelRequest &r) {
 }
 
 /// Returns the scratch allowed for oneDNN, in bytes. oneDNN packs at most 64
-/// columns of b over the complete depth and keeps a block of sums; the limit is
-/// twice that.
+/// columns of b and keeps a block of sums; the limit is twice that.
 static uint64_t mostLibraryScratch(const GemmProblem &p) {
   return (128 << 10) +
          2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();

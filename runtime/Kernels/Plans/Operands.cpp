@@ -229,8 +229,7 @@ OperandShapes swap_blocks::shapes(const KernelRequest &r) {
 
 OperandShapes clip_norm::shapes(const KernelRequest &r) {
   const int64_t elements = r.constant("elements"), skip = r.constant("skip");
-  // The label count is element 1, so there are at least 2 elements. The norm is
-  // over [skip, elements).
+  // The label count is element 1. The norm is over [skip, elements).
   if (elements < 2)
     return refusalOf(r, "elements", "be at least 2");
   if (skip < 0 || skip > elements)

@@ -54,8 +54,7 @@ public:
       sum.value = kMaximum;
     return sum;
   }
-  /// Rounds up to the alignment of a workspace buffer: a cache line, or on CUDA
-  /// kCudaAlignment.
+  /// Rounds up to a buffer's alignment: a cache line; on CUDA kCudaAlignment.
   constexpr Size aligned(int64_t to = 64) const {
     Size padded = *this + Size(to - 1);
     if (padded.value != kMaximum)
@@ -95,8 +94,7 @@ inline int64_t tableIds(const KernelRequest &request) {
 
 // Buffers of a workspace ------------------------------------------------------
 
-/// Offset and bytes of a buffer in a workspace; 0 bytes if the launch does not
-/// have it.
+/// Offset and bytes of a buffer in a workspace; 0 bytes: the launch lacks it.
 struct Part {
   uint64_t offset = 0, bytes = 0;
 

@@ -74,8 +74,7 @@ struct GemmCopies {
 
 /// Returns the bytes of scratch that suffice for both implementations.
 Size gemmWorkspace(const GemmProblem &problem);
-/// Returns the scratch for one thread, with at most `most` bytes for the
-/// library.
+/// Returns the scratch for one thread; the library gets at most `most` bytes.
 Size sequentialGemmWorkspace(const GemmProblem &problem,
                              uint64_t most = 1024 * 1024);
 
@@ -161,8 +160,7 @@ struct AttentionScratch {
   Part slots;
   /// attention_grad with fewer key heads than slots: query heads that share a
   /// key head are separate tasks, and the gradients of its keys and values are
-  /// summed afterwards. f32 [batch, heads, 2, length, dim]; absent: one task
-  /// per key head.
+  /// summed afterwards. f32 [batch, heads, 2, length, dim]; else absent.
   Part partials;
   Size total = 0;
 
@@ -171,8 +169,7 @@ struct AttentionScratch {
 
 // LM head and cross-entropy ---------------------------------------------------
 //
-// How head_loss, head_loss_grad and head_part divide their work on the CPU, and
-// their workspace.
+// How head_loss, head_loss_grad and head_part divide work on the CPU.
 //
 // The labelled rows of a chunk are gathered into blocks; the vocabulary is a
 // sequence of panels: ranges of token ids, which are rows of w. A task is a
@@ -183,8 +180,7 @@ struct AttentionScratch {
 // softmax of Milakov and Gimelshein, arXiv:1805.02867, as FlashAttention does
 // for keys, arXiv:2205.14135). So logits never leave a core's cache, and no
 // memory grows with the vocabulary. Then the tasks' results for a block are
-// merged. The number of ranges depends only on the number of rows, so bits do
-// not depend on threads.
+// merged. The number of ranges depends only on the rows, not on threads.
 
 /// Maximum rows of a block, and token ids of a panel. The logits of a block and
 /// a panel fit into the cache next to a core, and packing a panel is cheap

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Common code of attention and attention_grad: key visibility, the rows of a
-// block, and operand addresses. Buffers and constants are those of the op in
-// Kernels.def.
+// Common code of attention and attention_grad: visible keys, rows of a block,
+// and addresses. Kernels.def has the ops' buffers and constants.
 //
 // All kernels use the online softmax (Milakov and Gimelshein, 2018;
-// FlashAttention-2, Dao, 2023). The scores S of a tile exist only in registers.
-// The gradient is
+// FlashAttention-2, Dao, 2023). Scores S are only in registers. The gradient is
 //
 //   P = e^(S - lse)      dV = P^T dO         dP = dO V^T
 //   dS = P (dP - delta)  dQ = scale dS K     delta = rowsum(dO O)
@@ -32,8 +30,7 @@ struct AttentionShape {
   float scale, cap;
   const int32_t *segments; ///< of the batch, after placeOf() of one sequence
 
-  /// Reads the constants. `window` is the index of the constant window, which
-  /// scale and cap follow.
+  /// Reads the constants; window, scale and cap are at index `window` on.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),
@@ -138,8 +135,7 @@ QLORA_DEVICE int keyHeadOf(const AttentionShape &shape, int head) {
   return head / (shape.heads / shape.keyHeads);
 }
 
-/// Initial state of a query's softmax: empty, or the score of its head's sink
-/// (operand 6).
+/// Initial softmax state of a query: empty, or its head's sink (operand 6).
 struct AttentionSink {
   float maximum, sum;
 };

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // attention in bf16. A block computes 64 queries of one head, 64 keys at a
-// time. K and V have one buffer each: the next K is loaded during P V, V during
-// Q K^T.
+// time. K and V have one buffer each: K is loaded during P V, V during Q K^T.
 //
 // Width 128: 48 KiB of shared memory and under 200 registers a thread, 64 of
 // them for the output and 32 for scores: two blocks of 4 warps per
-// multiprocessor. Width 64: half the memory, at most 168 registers: three
-// blocks.
+// multiprocessor. Width 64 (half the memory, 168 registers): three.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -16,8 +14,7 @@ template <int Width> struct ForwardTiles {
 };
 
 /// Softmax state of a lane's rows, lane / 4 and lane / 4 + 8 of its warp.
-/// Scores are base-2 exponents. Until finishRow(), `sum` is the lane's partial
-/// sum.
+/// Scores are base-2 exponents. `sum` is partial until finishRow().
 struct SoftmaxState {
   float maximum[2], sum[2];
 };

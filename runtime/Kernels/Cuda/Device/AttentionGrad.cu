@@ -81,8 +81,7 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
   addProduct(tiles, shape, rows.q, part, dk);
 }
 
-/// Computes dk and dv of 64 keys of a key head, from all query heads of its
-/// group.
+/// Computes dk and dv of 64 keys, from all query heads of their key head.
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -169,8 +168,7 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
 
 // Symbols --------------------------------------------------------------------
 
-// One block per multiprocessor: two blocks would leave a thread too few
-// registers.
+// One block per multiprocessor: with two, threads have too few registers.
 QLORA_CUDA_KERNEL(kAttentionThreads, 1)
 qlora_attention_grad_keys_f32(const __grid_constant__ qlora_cuda_args args) {
   __shared__ AttentionTiles tiles;

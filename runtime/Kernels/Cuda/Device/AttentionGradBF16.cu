@@ -50,9 +50,9 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
-/// Begins two groups of copies: both left sides with the right side that is
-/// multiplied first (q for a block of keys, v for a block of queries), then the
-/// other right side.
+/// Begins two groups of copies: both left sides and the right side that is used
+/// first (q for a block of keys, v for a block of queries), then the other
+/// right side.
 template <AttentionKind Kind, bool AreRowsQueries, int Width>
 QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
                              const AttentionShape &shape,
@@ -153,8 +153,7 @@ QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
   qlora_commit_copies();
 }
 
-/// Computes dk and dv of 64 keys of a key head, from all query heads of its
-/// group.
+/// Computes dk and dv of 64 keys, from all query heads of their key head.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     GradientTiles<Width> &tiles) {

@@ -35,9 +35,8 @@ QLORA_DEVICE int32_t beginning(const void *segments, int64_t token,
 
 /// Writes reach[batch, length] for segments[batch, length]: the number of
 /// tokens from the start of a token's segment to the token, at most `window`
-/// unless that is 0. A block handles kReachThreads tokens of a sequence, and
-/// searches backwards for the start of its first segment. Constants: length,
-/// window.
+/// unless that is 0. A block handles kReachThreads tokens, and searches
+/// backwards for the start of its first segment. Constants: length, window.
 QLORA_CUDA_KERNEL(kReachThreads)
 qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
   __shared__ int32_t shared[kReachThreads];

@@ -3,15 +3,13 @@
 // Attention in bf16 on tensor cores. A block has 64 rows (the left side of
 // matmuls), 16 for each of its four warps. The warps process tiles of other
 // rows (the right side) together: keys for a block of queries, and queries for
-// a block of keys. Both sides are in shared memory, scores and sums in
-// registers. Sums are f32. P and dS, the left sides of a second matmul, are
-// rounded to bf16.
+// a block of keys. Both sides are in shared memory, scores and f32 sums in
+// registers. P and dS, left sides of a second matmul, are rounded to bf16.
 //
 // A kernel is compiled for a width. kFast takes heads of up to that many
 // dimensions, padded with zeros, with rows aligned to 16 bytes. kAny takes all
 // heads: it loads elements one by one. A wider head is staged in sections of
-// the width; its scores are summed over them, and its result is computed part
-// by part.
+// the width: scores are summed over them, results computed part by part.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONWARPS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONWARPS_CUH
@@ -77,8 +75,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
 
 // Matmuls --------------------------------------------------------------------
 
-/// WarpSums in bf16 as the left side of a matmul: part k has columns 16 k to
-/// 16 k + 15.
+/// WarpSums in bf16 as a left side: part k has columns 16 k to 16 k + 15.
 template <int Columns> struct WarpHalves {
   qlora_words part[Columns / 16];
 };
@@ -190,8 +187,7 @@ QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
   return {least, most, lowest == most && lowest != 0 ? most : kMixed};
 }
 
-/// A tile of the right side. `index` is the end of the range if there is no
-/// tile.
+/// A tile of the right side. Without a tile, `index` is the end of the range.
 struct TileStep {
   int index;
   int32_t segment; ///< SegmentRange::only

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// decode of 4-bit and 8-bit weights, in one launch per weight. Results are
-// bit-identical to StoredTensor::element (Math/Stored.h); each operation is
-// rounded separately.
+// decode of 4-bit and 8-bit weights, one launch each. Results are bit-identical
+// to StoredTensor::element: each operation is rounded separately.
 //
 // A warp decodes tiles of 1024 elements, if the format's block is a power of
 // two of at least 32. Lane l loads the scale of elements [32 l, 32 l + 32) of a
@@ -32,8 +31,7 @@ template <int Bits, bool HasZeros> struct DecodeCoding {
 };
 
 /// Lookup tables of a thread block. A code book's 16 values are in 16 banks, so
-/// lanes never conflict. The last byte of the code book's address is zero,
-/// which lookUp() needs.
+/// lanes never conflict. The book's address ends in a zero byte, for lookUp().
 template <typename Coding> struct alignas(256) DecodeTables {
   float codeBook[1 << Coding::kBits];
   float nestedMap[256];
@@ -122,9 +120,8 @@ struct DecodeScale {
   }
 };
 
-/// Returns the code book value at the byte offset in byte i of `offsets`. The
-/// shared memory address is the book's address with this byte as its last byte:
-/// one instruction.
+/// Returns the code book value at the byte offset in byte i of `offsets`. In
+/// shared memory, its address is the book's with this byte as last byte.
 template <typename Coding>
 QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
                           int i) {

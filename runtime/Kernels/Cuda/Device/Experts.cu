@@ -116,8 +116,7 @@ QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
 /// Sorts all rows with one block. Each expert of this rank gets an equal number
 /// of threads. Each thread counts, then places, the expert's rows in its
-/// section of all rows. With more experts than threads, a thread has several
-/// experts.
+/// section of all rows. If threads are too few, each has several experts.
 QLORA_DEVICE void sortByExpert(const qlora_cuda_args &args, int32_t *counts) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
   const int64_t own = experts / args.constants[2];
@@ -333,8 +332,7 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
 QLORA_GROUPED_MATMUL(f32)
 QLORA_GROUPED_MATMUL(bf16)
 
-/// grouped_weight_grad: one thread per element of dW, which sums the group's
-/// rows in order.
+/// grouped_weight_grad: a thread per element of dW sums the rows in order.
 template <typename Dy, typename X>
 QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

@@ -6,9 +6,8 @@
 //
 // A block computes 64 rows of a group by 128 columns, in steps of depth 64; the
 // next step is copied during the current one. Each of its four warps has 32
-// rows by 64 columns, so an m16n8k16 loads 192 bytes of shared memory. This
-// uses 48 KiB and 64 registers a thread for sums: two blocks per
-// multiprocessor.
+// rows by 64 columns, so an m16n8k16 loads 192 bytes of shared memory. With 48
+// KiB and 64 registers a thread for sums, two blocks fit a multiprocessor.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/WarpTiles.cuh"

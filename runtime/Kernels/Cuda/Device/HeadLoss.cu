@@ -55,7 +55,7 @@ QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
     qlora_copy_row<From, To>(from, to, columns);
 }
 
-/// Copies a row of the chunk to its labelled row of dhidden. Buffers: gradient,
+/// Copies a row of the chunk to its row of dhidden. Buffers: gradient,
 /// labelled, dhidden. Constants: the chunk's first row, columns, the stride of
 /// dhidden.
 template <typename From, typename To>

@@ -8,8 +8,7 @@
 
 constexpr uint32_t kNotANumber = 0x7fc00000u, kMinusInfinity = 0xff800000u;
 
-/// The state of a row's logits over a shard of the vocabulary: an element of
-/// the operand states.
+/// The state of a row's logits over a vocabulary shard, an element of states.
 struct HeadState {
   float most;
   float sum;
@@ -44,8 +43,7 @@ qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
 }
 
 /// Overwrites the logits with e^(logit - most), times the slope of the cap; 0
-/// for the target and after the last token. `target` is -1 if the shard does
-/// not have it.
+/// for the target and after the last token. `target`: -1 if not in the shard.
 template <typename Gradient>
 QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
                                bool isWide, int64_t target, float most,
@@ -61,8 +59,8 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
     Gradient::store(factors, target, 0.0f);
 }
 
-/// Returns the state of a row. The shard's tokens start at `first`; `target` is
-/// as in writeFactors.
+/// Returns the state of a row. The shard's tokens start at `first`. `target` is
+/// -1 if another shard has it.
 QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
                                  int64_t words, bool isWide, int64_t target) {
   HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};

@@ -63,8 +63,7 @@ struct HeadTokens {
 QLORA_DEVICE float headExp(float x) { return qlora_exp2(x * 1.44269504f); }
 
 /// The largest logit `most`, its first index `word` (as in torch.argmax), and
-/// the sum of e^(logit - base). `base` is `most`, but at least the lowest
-/// finite f32.
+/// the sum of e^(logit - base). `base` is `most`, but finite.
 struct HeadSoftmax {
   float most = qlora_from_bits(0xff800000u);
   int32_t word = 0x7fffffff;

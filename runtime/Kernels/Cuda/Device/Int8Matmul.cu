@@ -87,8 +87,7 @@ struct Int8Tiles {
   int32_t marks[kInt8Tile];
 };
 
-/// Adds the product of an outlier column, which is the unrounded a times the
-/// decoded values of W.
+/// Adds the product of an outlier column: unrounded a times decoded W.
 template <typename A>
 QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
                              int64_t row, int64_t column, int64_t at,

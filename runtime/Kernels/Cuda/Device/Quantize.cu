@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // quantize and quantize_scales, with the arithmetic of Math/NF4Quantize.h.
-// Bytes equal the CPU's. Buffers and constants are those of the op in
-// Kernels.def.
+// Bytes equal the CPU's. Kernels.def has buffers and constants.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/NF4Quantize.h"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Single passes over rows: conversion and copy with other strides, accumulate,
-// column_sum, embedding, embedding_grad, clip_norm, length. Buffers and
-// constants are those of the op in Kernels.def; convert uses those of
-// copy_rows.
+// column_sum, embedding, embedding_grad, clip_norm, length. Kernels.def has
+// buffers and constants; convert uses those of copy_rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 

@@ -6,8 +6,7 @@
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 constexpr int kSwapThreads = 256;
-/// Number of 16-byte words that a thread copies. RowKernels.cpp computes the
-/// grid from it.
+/// Number of 16-byte words that a thread copies (grid: RowKernels.cpp).
 constexpr int kSwapWords = 4;
 
 /// x as [first, second, run], in rows of `columns` with gaps of `gap`, all

@@ -45,8 +45,7 @@ QLORA_DEVICE qlora_shared qlora_shared_address(const void *p) {
   return qlora_here(uint32_t(__cvta_generic_to_shared(p)));
 }
 
-/// c += A B. The hardware's order of additions is unspecified, but the same in
-/// every run.
+/// c += A B. The order of additions is unspecified, but the same in every run.
 QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
                                  uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

@@ -2,18 +2,18 @@
 
 // How ranks share a model: the axes of a mesh, as in --parallel.
 //
-//   --parallel fsdp=4     fsdp shards of the base on each 4 consecutive ranks
-//                         (best on one machine)
-//   --parallel zero1=4    shards of optimizer states and their updates
-//   --parallel zero2=4    also of trainable parameters and their gradients
-//   --parallel fsdp=4,zero1=4  both
-//   --parallel tp=4       each matmul, on 4 ranks with the same rows
-//   --parallel cp=4       each sequence's tokens, on 4 ranks with the same rows
-//   --parallel fsdp=8,cp=4  fsdp shards on two such groups of 4
-//   --parallel ep=4       the experts of each layer, on 4 consecutive ranks
-//   --parallel ep=4,fsdp=4  also fsdp shards of the rest of the base
-//   --parallel pp=4       the layers, on 4 ranks with the same rows
-//   --parallel pp=2,fsdp=4  fsdp shards of each half of the layers, on 4 ranks
+//   --parallel fsdp=4     shards the base over each 4 consecutive ranks (best on
+//                         one machine)
+//   --parallel zero1=4    shards optimizer states and their updates
+//   --parallel zero2=4    zero1, and shards trainable parameters and gradients
+//   --parallel fsdp=4,zero1=4  shards the base and optimizer states
+//   --parallel tp=4       shards each matmul over 4 ranks with the same rows
+//   --parallel cp=4       shards each sequence over 4 ranks with the same rows
+//   --parallel fsdp=8,cp=4  shards the base over two cp groups of 4 ranks
+//   --parallel ep=4       shards each layer's experts over 4 consecutive ranks
+//   --parallel ep=4,fsdp=4  ep, and shards the other weights of the base
+//   --parallel pp=4       divides the layers among 4 ranks with the same rows
+//   --parallel pp=2,fsdp=4  shards each half of the layers over 4 ranks
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // A run with more ranks repeats the mesh in data parallel: 8 ranks with fsdp=4

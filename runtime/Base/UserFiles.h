@@ -21,7 +21,7 @@ namespace qlora {
 /// empty without both variables.
 std::string userCacheFolder();
 
-/// Returns kNotFound, with the reason, if the file cannot be read.
+/// Reads a file. Returns kNotFound, with the reason, if that fails.
 StatusOr<std::string> readWholeFile(const std::string &path);
 
 /// Replaces a file atomically (AtomicFile.h). Creates the folder.

@@ -198,8 +198,7 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
 }
 
 Status RingCollectives::run(const CollectiveCall &call) {
-  // Calls of two ranks are not counted: the first stage has fewer than the
-  // second.
+  // SEND and RECV do not count: pipeline stages have different numbers of them.
   const bool isOfTwo =
       call.kind == QLORA_COLLECTIVE_SEND || call.kind == QLORA_COLLECTIVE_RECV;
   if (isOfTwo)

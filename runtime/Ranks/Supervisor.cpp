@@ -43,7 +43,7 @@ struct Child {
   FileDescriptor channel;
   bool hasEnded = false;
   bool hasReported = false;
-  int exitCode = 0; ///< the shell's code; also 0 if this launcher killed it
+  int exitCode = 0; ///< as in a shell; 0 if this launcher killed the rank
 };
 
 class Supervisor {

@@ -61,7 +61,7 @@ static StatusOr<float> countOf(const Run &run) {
   return count;
 }
 
-/// Returns a parameter's bytes, from its arena or one of the same layout,
+/// Returns a parameter's bytes in `arena` (its own, or one of the same layout),
 /// gathered from the ranks that shard it.
 static StatusOr<std::vector<uint8_t>>
 wholeOf(const Run &run, const qlora_parameter &parameter, uint32_t arena) {

@@ -19,8 +19,7 @@ bool startsAtFactors(std::string_view init);
 /// base weight: PiSSA and OLoRA, but not LoftQ.
 bool leavesResidual(std::string_view init);
 
-/// Refuses combinations of adapter options that PEFT lacks, and a lora_alpha of
-/// 0.
+/// Refuses adapter options that PEFT cannot combine, and a lora_alpha of 0.
 Status validateAdapter(const Options &options);
 
 } // namespace qlora

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Parses words with CLI11, which finds options, pairs them with values and
-// collects lists. The words are first converted, because CLI11 lacks `--packing
-// false`, takes flags as values, and cannot separate a list from an input after
-// it.
+// collects lists. The words are first converted: CLI11 lacks `--packing false`,
+// takes flags as values, and cannot separate a list from an input after it.
 
 #include "runtime/Base/CommandLine.h"
 

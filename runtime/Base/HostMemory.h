@@ -27,8 +27,7 @@ public:
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
   /// Maps the first `bytes` of a file read-only. The file must not be shorter.
   static StatusOr<HostMemory> readOnly(int descriptor, uint64_t bytes);
-  /// Advises the system to read the pages of a mapped file now, not at first
-  /// use.
+  /// Advises the system to read a mapped file's pages now, not at first use.
   void populate() const;
 
   HostMemory(HostMemory &&other) noexcept;

@@ -85,8 +85,7 @@ static StatusOr<FileMetadata> factsOf(const fs::path &file) {
   return facts;
 }
 
-/// Returns sorted paths, relative to `folder`, of its files except the
-/// manifest.
+/// Returns sorted paths of the files of `folder`, except the manifest.
 static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
   std::vector<std::string> files;
   std::error_code error;

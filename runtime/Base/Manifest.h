@@ -23,8 +23,7 @@ namespace qlora {
 
 inline constexpr const char *kManifestFile = "MANIFEST.json";
 
-/// Flushes the files of `folder` to the disk, then writes and flushes a
-/// manifest.
+/// Flushes the files of `folder` to the disk, then writes a manifest.
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 

@@ -24,8 +24,7 @@ namespace qlora {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Resolves the paths of an option's value in `folder`; returns others
-/// unchanged.
+/// Resolves paths in an option's value; returns other values unchanged.
 static StatusOr<json> resolvedValue(const OptionRow &row, json value,
                                     const std::string &folder) {
   if (row.type == OptionType::kPaths)

@@ -2,8 +2,8 @@
 
 // How ranks share a model: the axes of a mesh, as in --parallel.
 //
-//   --parallel fsdp=4     shards the base over each 4 consecutive ranks (best on
-//                         one machine)
+//   --parallel fsdp=4     shards the base over each 4 consecutive ranks (best
+//                         on one machine)
 //   --parallel zero1=4    shards optimizer states and their updates
 //   --parallel zero2=4    zero1, and shards trainable parameters and gradients
 //   --parallel fsdp=4,zero1=4  shards the base and optimizer states

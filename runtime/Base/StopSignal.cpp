@@ -24,8 +24,7 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used only by the handler
 
-/// Milliseconds: time of the last SIGUSR1, and until when requests are
-/// answered.
+/// Times in ms: of the last SIGUSR1; until when requests count as answered.
 static std::atomic<int64_t> saveMs = 0;
 static std::atomic<int64_t> answeredMs = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -50,9 +49,8 @@ static void onSignal(int signal) {
 }
 
 /// Gives this thread, to which the system delivers signals, a separate stack
-/// for handlers: oneDNN's generated kernels keep values below the stack
-/// pointer, beyond the ABI's red zone, which a handler on the same stack would
-/// overwrite.
+/// for handlers. oneDNN's generated kernels keep values below the stack
+/// pointer, beyond the ABI's red zone, where a handler would overwrite them.
 static void useOwnStack() {
   static const size_t bytes = std::max<size_t>(
       static_cast<size_t>(sysconf(_SC_SIGSTKSZ)), size_t{1} << 16);

@@ -34,8 +34,7 @@ std::string userCacheFolder() {
 StatusOr<std::string> readWholeFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file sets the fail bit, which is no error. A folder sets the bad
-  // bit.
+  // An empty file sets the fail bit, which is fine. A folder sets the bad bit.
   if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
     return Status::notFound("cannot read '{}': {}", path, std::strerror(errno));
   return text.str();

@@ -38,8 +38,7 @@ struct DatasetRows {
   bool hasOneSegment = false; ///< each row is one segment
 
   int64_t count() const;
-  /// Tokens of a row's longest side. The next three functions sum over the
-  /// sides.
+  /// Tokens of a row's longest side; the next three functions sum all sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
@@ -98,8 +97,7 @@ public:
     return mostLabelsOf(rule->lastRound(step, shape));
   }
   /// Returns the maximum labels in the micro-batches that ranks read, in file
-  /// order, at the same time as micro-batch `number`; nothing unless in
-  /// lockstep.
+  /// order, together with micro-batch `number`; nothing unless in lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 
@@ -145,8 +143,7 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 /// Counts rows whose every label is the argmax, which greedy decoding would
 /// reproduce. `correct`, [batch, length], is 1 if a token's target is the
-/// argmax. Each row is a segment. Mismatched answers and unlabelled rows do not
-/// count.
+/// argmax. Mismatched answers and unlabelled rows do not count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;

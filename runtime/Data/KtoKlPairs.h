@@ -17,8 +17,7 @@
 namespace qlora {
 
 /// Writes the mismatched sequences into the second half of a micro-batch, from
-/// its first `rows` sequences of one row each. A row without target has no
-/// answer.
+/// its first `rows` sequences. A row without a target has no answer.
 void placeKtoKlPairs(int64_t rows, MicroBatch &batch);
 
 } // namespace qlora

@@ -16,8 +16,7 @@
 //                 sequence each (StepPacking.h)
 //
 // The last step of an epoch has the remaining rows. Missing rows and
-// micro-batches are padding without labels, which does not affect the mean
-// loss.
+// micro-batches are unlabelled padding, which does not affect the mean loss.
 //
 // In lockstep, ranks run the same entries at the same time. The k-th
 // micro-batches of all ranks have the shape of the largest; so do numbers i N

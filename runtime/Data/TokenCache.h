@@ -3,8 +3,8 @@
 // Converts JSONL and other text to a rows file with qlora-data, in the user's
 // cache. The file's name is a hash of everything that its rows depend on
 // (`qlora-data --print-key`), so a repeated run starts at once, and a changed
-// data file gets another name. The output folder has no cache, as users publish
-// it.
+// data file gets another name. The cache is not in the output folder, which
+// users publish.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENCACHE_H
 #define QLORA_RUNTIME_DATA_TOKENCACHE_H

@@ -74,8 +74,7 @@ public:
   void identify(ContentHash &hash) const;
 
   /// Copies a row to `offset` of sequence `line`, where it must fit. `segment`
-  /// is used if the file has none. kDataLoss: the file has changed since
-  /// open().
+  /// is used if the file has no segments. kDataLoss: the file has changed.
   Status place(int64_t row, int64_t line, int64_t offset, int32_t segment,
                MicroBatch &out) const;
 

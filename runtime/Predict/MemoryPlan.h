@@ -56,9 +56,8 @@ public:
 
   uint64_t checkpointBuffer() const { return bufferBytes; }
 
-  /// Formats the checkpoint buffer. If arenas are process memory, also the
-  /// process without them, their untouched bytes (if any), and the predicted
-  /// peak.
+  /// Formats the checkpoint buffer. If arenas are process memory, also formats
+  /// other process memory, untouched bytes (if any) and the predicted peak.
   std::string residentText() const;
   /// Formats planned and allocated bytes per arena and the process's peak, with
   /// their predictions if there are any.
@@ -72,8 +71,7 @@ private:
   uint64_t bufferBytes;
 };
 
-/// Formats one rank's bytes per arena, in ABI order, and activations by
-/// purpose.
+/// Formats one rank's bytes per arena, in ABI order; splits activations.
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 

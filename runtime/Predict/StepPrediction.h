@@ -66,8 +66,7 @@ struct StepPrediction {
   std::vector<PredictedCollective> collectives; ///< sorted by first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
-  /// Rows of Kernels.def that run, except walks over rows, in the table's
-  /// order.
+  /// Rows of Kernels.def that run, in table order, except walks over rows.
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
@@ -95,8 +94,7 @@ PredictionRequest lowRequest(PredictionRequest request);
 
 /// Returns one prediction for each compiled length, ascending. Refuses a device
 /// of another kind than the module's target, and a launch without an enabled
-/// row. If the device lacks the ranks of a machine (RankLinks), all CPU ranks
-/// share one.
+/// row. Without the ranks of a machine (RankLinks), all CPU ranks share one.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 

@@ -46,8 +46,7 @@ using TensorSource = std::function<Status(size_t tensor, uint64_t at,
 /// The tensors of an arena. `module` must outlive this object.
 class ArenaTensors {
 public:
-  /// Lists the tensors of TRAINABLE, STATE or RESIDUAL in file order for
-  /// `ranks`.
+  /// Lists the tensors of TRAINABLE, STATE or RESIDUAL in file order.
   ArenaTensors(const LoadedModule &module, qlora_arena_kind kind, int ranks);
   /// Reorders the tensors like `items`, which have the same names, such as the
   /// tensors of a file with other dtypes.

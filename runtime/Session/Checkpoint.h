@@ -64,8 +64,7 @@ public:
   /// Sends this rank's bytes to rank 0. The other ranks call it during save().
   static Status send(const Run &run);
   /// Returns this run's latest complete checkpoint; else the one that it
-  /// resumed from; else a name without a folder. Waits while a checkpoint is
-  /// written.
+  /// resumed from; else a name without a folder. Waits while one is written.
   const CheckpointName &newest();
   /// Warns if the last checkpoint failed. Does not wait.
   void poll();

@@ -54,8 +54,7 @@ static std::vector<std::string> entriesOf(const std::string &output,
   return entries;
 }
 
-/// Returns the checkpoint-N that is `entry` without `end`; else an empty
-/// string.
+/// Returns `entry` without `end` if that is a checkpoint-N; else "".
 static std::string withoutEnd(const std::string &entry, std::string_view end) {
   if (!entry.ends_with(end))
     return "";

@@ -40,8 +40,8 @@
 
 namespace qlora {
 
-/// Owned by rank 0; others contribute if base or trained parameters are
-/// sharded.
+/// Rank 0 has one. Other ranks have one if they hold shards of the base or of
+/// trainable parameters.
 class Dump {
 public:
   /// Takes the logits and weights before step 1. Returns nothing if `path` is

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// --reproducible-reductions: the same bits of gradients for any number of
-// ranks.
+// --reproducible-reductions: the same bits of gradients on 1, 2, 4, ... ranks.
 //
 // A step has G = K N micro-batches; micro-batch k N + r is the k-th of rank r.
 // The sum is a tree over G. For a residue class c modulo m with n members,

@@ -2,8 +2,7 @@
 
 // --push-to-hub: uploads the adapter to the Hugging Face hub. qlora-data does
 // it with Hugging Face's library and the user's token (hf auth login,
-// HF_TOKEN). No option takes a token, since other users can read a command
-// line.
+// HF_TOKEN). No option takes a token: other users can read command lines.
 
 #ifndef QLORA_RUNTIME_SESSION_HUBPUSH_H
 #define QLORA_RUNTIME_SESSION_HUBPUSH_H

@@ -26,8 +26,7 @@ namespace qlora {
 Status checkRankSpeeds(const Options &options, const LoadedModule &module,
                        int64_t ranks);
 
-/// Returns the option's speed of each rank; empty if all are equal or not
-/// given.
+/// Returns the option's speed of each rank; empty if equal or not given.
 std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
 /// Returns the text that a rank sends about its GPU (Device::hardware): its

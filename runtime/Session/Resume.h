@@ -46,8 +46,7 @@ struct ResumePoint {
   std::string gemmTable;
 };
 
-/// Returns whether the options resume from --output-dir, which may have
-/// content.
+/// Returns whether the options resume from --output-dir.
 bool resumesInto(const Options &options);
 
 /// Returns the selected checkpoint; nothing if training starts from scratch.

@@ -22,8 +22,7 @@
 
 namespace qlora {
 
-/// One run of a sweep, and what all runs of it share (Sweep.h). Outlives the
-/// run.
+/// One run of a sweep, and what all its runs share (Sweep.h). Outlives the run.
 struct SweepPart {
   std::string name; ///< the run's name: "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;

@@ -2,8 +2,7 @@
 
 // The training loop. The host submits complete steps and reads the results of
 // earlier ones (Device::lead), so that an asynchronous device always has work.
-// The host knows all that decides about a step beforehand: it counts the data's
-// labels.
+// The host counts labels in the data, so it knows which steps have an update.
 
 #include "runtime/Session/Training.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Writes the metrics of a run: metrics.jsonl in the output folder, with Hugging
-// Face's key names and all digits, and terminal lines. Only rank 0 has a
-// Metrics.
+// Face's key names and all digits, and terminal lines. Only on rank 0.
 //
 // metrics.jsonl has one JSON object per line:
 //
@@ -52,8 +51,8 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 class Metrics {
 public:
   /// `out` and `errors` must outlive this object. `name` is empty, or the name
-  /// of one of several runs with these outputs; it precedes lines, and is "run"
-  /// in JSON.
+  /// of one of several runs with these outputs, which starts each line ("run"
+  /// in JSON).
   Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 

@@ -4,9 +4,8 @@
 // differences exceed the noise.
 //
 // Differences are tested with the bootstrap (Efron 1979): the logged values are
-// resampled with replacement, 2,000 times from a fixed seed. The interval is
-// the middle 95 % of the results. If it contains "no difference", runs are
-// tied.
+// resampled with replacement, 2,000 times from a fixed seed. The middle 95 % of
+// the results is the interval. If it has "no difference", it is a tie.
 //
 //   speed  tokens over seconds of the logged lines, except the first, which
 //          includes warm-up. Each run is resampled separately, in blocks of

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // trainer_log.jsonl in the output folder, in the format of LLaMA-Factory's
-// LogCallback, for tools that plot it. Each logged step and evaluation has a
-// line:
+// LogCallback, for tools that plot it. It has a line for each step or
+// evaluation:
 //
 //   {"current_steps": 10, "total_steps": 250, "loss": 7.3, "lr": 0.002,
 //    "epoch": 0.08, "percentage": 4.0, "elapsed_time": "0:00:01",

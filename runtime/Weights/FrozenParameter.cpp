@@ -53,9 +53,8 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   return arena.quantize(source);
 }
 
-/// Copies the tensors of a weight with `parts` one after the other: codes,
-/// scales and zero points of complete blocks. The first tensor gives the
-/// tables.
+/// Copies the tensors of a weight with `parts` one after the other: complete
+/// blocks of codes, scales and zero points, and the tables of the first tensor.
 static Status copyStacked(const ModelFiles &model,
                           const qlora_parameter &parameter,
                           const StoredLayout &layout, uint8_t *out) {

@@ -57,8 +57,7 @@ uint64_t leastScratch(const UnquantizedWeight &weight);
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
 /// Quantises a weight on the device. Needs leastScratch() bytes of `scratch`,
-/// and zeros in the arena, as Device::load leaves them. Uses the window of
-/// `sink`.
+/// and zeros in the arena, as after Device::load. Uses the window of `sink`.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 

@@ -66,8 +66,7 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
 /// Returns kUnavailable if a model file was written too recently for its
-/// identity to be reliable (FileDescriptor.h). Call it before the weights are
-/// read.
+/// identity to be reliable (FileDescriptor.h). Call it before reading weights.
 Status checkSettled(const ModelFiles &model);
 
 /// Returns kUnavailable if a file has changed since it was opened. Call it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operands, graphs and events of timed launches.
+// Prepares operands, and times launches with graphs and events.
 
 #include "bench/MicroGpu.h"
 
@@ -17,22 +17,22 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 static constexpr uint64_t kAlignment = 256;
-/// Values in the block that fills the pool.
+/// Values in the random block that is repeated to fill the pool.
 static constexpr size_t kRandomNumbers = size_t{1} << 19;
-/// Bytes of a graph's operands together: several times any GPU's cache.
+/// Total bytes of a graph's operands: several times any GPU's cache.
 static constexpr uint64_t kSpread = uint64_t{512} << 20;
-/// Target duration of a graph in seconds, so that its start does not count.
+/// Target duration of a graph in seconds: long compared with its start.
 static constexpr double kGraphSeconds = 3e-3;
 static constexpr int kTimings = 5;
-/// Time limit for all candidates of one call.
+/// Time limit for one measure() call, over all GEMM candidates.
 static constexpr auto kMeasureBound = std::chrono::seconds(12);
 
 static uint64_t aligned(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Returns signed values of magnitude 1/8 to 1, as bf16. A pair of them, read
-/// as f32, is in the same range.
+/// Returns signed bf16 values of magnitude 1/8 to 1. Two neighbours that are
+/// read as one f32 are in the same range.
 static std::vector<uint16_t> randomNumbers() {
   std::vector<uint16_t> numbers(kRandomNumbers);
   uint64_t state = 1;
@@ -85,7 +85,7 @@ Status MicroGpu::open(uint64_t mostBytes, int64_t nodes) {
 }
 
 Status MicroGpu::load(const LoadedModule &module) {
-  std::vector<std::string> remarks; // about PTX, which no bundle has
+  std::vector<std::string> remarks; // unused: they are only about PTX
   images = CudaImages();
   return images.load(*table, module, gpu, remarks);
 }

@@ -4,9 +4,9 @@
 // rows and generated kernels use, and one memory pool for all operands.
 //
 // A launch is captured many times into one graph, as in a step, and the graph
-// runs a few times between two events. Operands move through the pool from node
-// to node, so that no cache holds them. They are random, since a GPU's clock
-// depends on the bits that toggle; integers have valid values
+// runs a few times between two events. Each node uses another section of the
+// pool, so that no operand is in a cache. Operands are random, because a GPU's
+// clock depends on the bits that toggle. Integers have valid values
 // (MicroOperand::integer).
 
 #ifndef QLORA_BENCH_MICROGPU_H
@@ -40,27 +40,29 @@ public:
   /// Allocates at most `poolBytes`, and at most half of the free memory. A
   /// graph has at most `nodes` launches.
   Status open(uint64_t poolBytes, int64_t nodes);
-  /// Loads the module whose functions are used from here on.
+  /// Loads a module. function() then returns its functions.
   Status load(const LoadedModule &module);
 
-  /// Returns the seconds of one launch: the median of five graphs.
-  /// kResourceExhausted if the operands do not fit into the pool.
+  /// Returns the seconds of one launch: the median of five graph launches,
+  /// divided by the graph's nodes. Fails with kResourceExhausted if the pool is
+  /// too small for the operands.
   StatusOr<double> time(std::span<const MicroOperand> operands,
                         const MicroEnqueue &enqueue);
-  /// Sets the least time that work runs, at least once, before it is timed.
+  /// Sets the minimum time for which work is repeated before it is timed.
   void setWarmUp(std::chrono::milliseconds duration) { warmUp = duration; }
-  /// Returns the median of some runs without a graph, for long launches.
+  /// Returns the seconds of a long launch: the median of a few launches without
+  /// a graph.
   StatusOr<double> timeDirect(std::span<const MicroOperand> operands,
                               const MicroEnqueue &enqueue);
   /// Host seconds of the last graph launch call, divided by its nodes.
   double hostSeconds() const { return hostSecondsOfNode; }
 
-  /// Times the candidates that have no time yet.
+  /// Times the GEMM algorithms in `selection` that have no time yet.
   Status measure(GemmSelection &selection);
 
-  /// Returns the pool's initial bf16 value at an address, which is valid if
-  /// nothing wrote there; current() returns the value there now.
+  /// Returns the bf16 value that fill() wrote to an address of the pool.
   float initial(const void *address) const;
+  /// Returns the bf16 value that is now at an address of the pool.
   StatusOr<float> current(const void *address);
 
   const qlora_step_block *step() const {
@@ -79,7 +81,7 @@ public:
 
   CudaGpu gpu;
   CudaImages images;
-  uint64_t memoryBytes = 0; ///< of the GPU
+  uint64_t memoryBytes = 0; ///< total memory of the GPU
 
 private:
   using Buffers = std::vector<void *>;
@@ -89,7 +91,8 @@ private:
   /// Places operands one after another in section `set` of the pool.
   StatusOr<Buffers> place(std::span<const MicroOperand> operands, uint64_t set,
                           uint64_t stride);
-  /// Makes as many sets of operands as a graph of `nodes` uses.
+  /// Fills the pool with sets of operands, which the nodes of a graph use in
+  /// turn.
   StatusOr<std::vector<Buffers>> makeSets(std::span<const MicroOperand>);
   StatusOr<double> timeGraph(std::span<const Buffers> sets, int64_t nodes,
                              const MicroEnqueue &enqueue);

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Segments per row of attention that is added with segments.
+/// Segments per row, for attention launches with segments.
 static constexpr int64_t kSegments = 4;
 
 static LaunchKey keyOf(const KernelRequest &request) {
@@ -32,7 +32,7 @@ static LaunchKey generatedKey(const LoadedModule &module,
   return key;
 }
 
-/// Adds a launch, or its count to an equal one.
+/// Adds a launch. If the list has an equal launch, adds only to its count.
 static void add(std::vector<MicroLaunch> &launches, MicroLaunch launch) {
   const auto found = std::ranges::find(launches, launch.key, &MicroLaunch::key);
   if (found == launches.end())
@@ -145,7 +145,7 @@ std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given) {
   std::vector<MicroOperand> operands;
   for (const qlora_operand &operand : given) {
     operands.push_back({operand.bytes});
-    // Positions: generated kernels use integers for nothing else.
+    // Generated kernels use integers only as positions.
     if (operand.dtype == QLORA_DTYPE_I32)
       operands.back().integer = [](uint64_t i) { return int32_t(i % 2048); };
   }

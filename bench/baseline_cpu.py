@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The peer on a CPU: transformers + PEFT + bitsandbytes.
+"""The baseline on a CPU: transformers + PEFT + bitsandbytes.
 
     baseline_cpu.py --model DIR --data FILE [--adapter DIR] [--compute bf16|f32]
                 [--mode nf4|bf16|f32] [--checkpointing] [--batch-rows 8]
                 [--steps 6]
 
 Trains LoRA (r = 16, all linears, AdamW at a constant rate) with the weights,
-data and first adapter that qlora-run gets. bitsandbytes would decode experts in
+data and initial adapter of qlora-run. bitsandbytes would decode experts in
 every step; here they are decoded once, and use the fastest of transformers'
 expert implementations. A token file has one micro-batch per step. A rows file
 gives --batch-rows rows per step, in file order, padded to the longest, as the
@@ -16,10 +16,10 @@ usual collator does.
 
 Prints a line of JSON once everything is loaded (for a model with experts, also
 a step's seconds in each implementation). For each line `steps N` on standard
-input it does N steps and prints another: losses, seconds, real (not padding)
-and labelled tokens of each, and the peak of resident bytes since the model was
-loaded. --steps N does so once. The line `evaluate` requests the loss of the
-next rows only.
+input, runs N steps and prints another line: for each step the loss, seconds,
+tokens without padding and labelled tokens, and the peak of resident bytes since
+the model was loaded. --steps N does so once. For the line `evaluate`, prints
+only the loss of the next rows.
 """
 
 import argparse
@@ -54,7 +54,8 @@ def free_bytes():
 
 
 def stay_in_memory():
-    """Makes an excessive allocation an error, instead of the machine's end."""
+    """Limits the process's memory, so that an excessive allocation fails
+    instead of exhausting the machine."""
     resource.setrlimit(resource.RLIMIT_DATA, (int(0.95 * free_bytes()),) * 2)
 
 
@@ -78,7 +79,7 @@ def quantize(model, compute):
 
 
 def decode_experts(model):
-    """Replaces expert weights with their NF4 values, in their own type."""
+    """Rounds expert weights to NF4 and back, keeping their type."""
     from bitsandbytes import functional as F
     for name, weight in model.named_parameters():
         if ".experts." in name:
@@ -89,14 +90,14 @@ def decode_experts(model):
 
 
 def copied_bytes(config, tokens, width):
-    """Returns the bytes that batched_mm keeps for the backward pass: a copy of
-    the expert's weights for each choice of each token."""
+    """Returns the bytes that batched_mm keeps for the backward pass. It copies
+    an expert's weights for each expert that a token chooses."""
     return (tokens * config.num_experts_per_tok * config.num_hidden_layers
             * 3 * config.hidden_size * config.moe_intermediate_size * width)
 
 
 def load(options):
-    """Returns the model with its adapter, and the type of its other weights."""
+    """Returns the model with its adapter, and the dtype of the base weights."""
     compute = DTYPES[options.compute]
     weights = compute if options.mode == "nf4" else DTYPES[options.mode]
     model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -158,7 +159,7 @@ def peak_bytes():
 
 
 def forget_peak():
-    """Resets the peak, to exclude building the model."""
+    """Resets the peak of resident memory, to exclude building the model."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as file:
@@ -178,8 +179,8 @@ class Trainer:
             self.choose_way(next(batches(options)))
 
     def choose_way(self, batch):
-        """Chooses the fastest expert implementation, without an update. In
-        turns, so that a noisy moment does not decide."""
+        """Chooses the fastest expert implementation, without updating weights.
+        Times the implementations in turns, to even out noise."""
         needed = copied_bytes(self.model.config, batch[0].numel(),
                               2 if self.has_autocast else 4)
         ways = [way for way in EXPERT_WAYS
@@ -226,8 +227,8 @@ class Trainer:
         say(**result, peak=peak_bytes())
 
     def evaluate(self):
-        """Prints the loss of the next batch, row by row and without gradients,
-        which fits into memory when a step does not."""
+        """Prints the loss of the next batch. Computes it row by row and without
+        gradients, which needs less memory than a step."""
         ids, mask, labels = next(self.data)
         loss, labelled = 0.0, 0
         for row, width in enumerate(mask.sum(dim=1).tolist()):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""The peer on a GPU: transformers + PEFT, with random weights of a real shape
-in NF4 with double quantisation. Uses bitsandbytes if installed, else PyTorch
-(nf4_torch.py); the output names which.
+"""The baseline on a GPU: transformers + PEFT, with random weights of a real
+shape in NF4 with double quantisation. NF4 is bitsandbytes' if installed, else
+nf4_torch.py's; the output names which.
 
     baseline_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
                 --warm-up N --steps N [--checkpointing] [--device cuda]
@@ -51,7 +51,7 @@ def parse_arguments():
 
 
 def bitsandbytes_layer(module, device):
-    """Returns a layer as load_in_4bit makes it."""
+    """Returns a copy of a linear layer in the form that load_in_4bit makes."""
     import bitsandbytes
     layer = bitsandbytes.nn.Linear4bit(
         module.in_features, module.out_features,
@@ -65,7 +65,7 @@ def bitsandbytes_layer(module, device):
 
 
 def quantise(model, make_layer):
-    """Replaces linear layers except the head."""
+    """Replaces all linear layers except the LM head by make_layer(layer)."""
     for name, module in list(model.named_modules()):
         if isinstance(module, torch.nn.Linear) and name != "lm_head":
             parent, _, child = name.rpartition(".")
@@ -73,7 +73,7 @@ def quantise(model, make_layer):
 
 
 def quantised(model, options):
-    """Applies --weights to the model. Returns a description."""
+    """Quantises the model as --weights requests. Returns a description."""
     if options.weights == "bf16":
         return "bf16 LoRA, not quantised"
     if options.weights == "bitsandbytes":
@@ -130,7 +130,8 @@ def step(model, optimizer, batches, options):
 
 
 def measure(model, what, options):
-    """Returns main()'s output; baseline_unsloth.py uses it too."""
+    """Trains, and returns the figures that main() prints. Also called by
+    baseline_unsloth.py."""
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.AdamW(

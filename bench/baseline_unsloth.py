@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 
-"""The peer Unsloth: FastLanguageModel in 4 bits with LoRA on all linear layers,
-random weights of a real shape, no network.
+"""The baseline Unsloth: FastLanguageModel in 4 bits with LoRA on all linear
+layers and random weights of a real shape. Uses no network.
 
     baseline_unsloth.py CONFIG.json --batch B --length T --accumulation N
                     --rank R --warm-up N --steps N [--checkpointing]
                     [--model DIR]
 
-The random bf16 weights and a tiny tokenizer are in --model, by default
-$TMPDIR/unsloth-<shape>, and are written (on the GPU) if missing.
+The folder --model (default $TMPDIR/unsloth-<hash of CONFIG.json>) has random
+bf16 weights and a tiny tokenizer. If it is missing, it is written, with weights
+made on the GPU.
 
 Prints one JSON object as baseline_gpu.py does. Unsloth's output goes to stderr.
 """
@@ -136,7 +137,7 @@ def ensure_model(options):
 
 
 def attention_of():
-    """Returns the attention that Unsloth reports."""
+    """Returns the attention implementation that Unsloth selects."""
     with contextlib.suppress(Exception):
         from unsloth.utils import attention_dispatch as dispatch
         return ("flash-attn" if dispatch.HAS_FLASH_ATTENTION
@@ -182,7 +183,8 @@ def build(options):
 
 
 def describe(model):
-    """Prints to stderr, and checks, what a meaningful result requires."""
+    """Prints the types of base layers and trainable parameters to stderr.
+    Checks that all base layers are NF4."""
     kinds = {}
     for name, module in model.named_modules():
         if name.endswith("base_layer"):

@@ -1,34 +1,36 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Runs everything that is measured on a CPU, in one command.
+"""Runs all CPU benchmarks in one command.
 
     bench/cpu.py --peer-python PYTHON [--rows NAME,...] [--again]
                  [--work DIR] [--json FILE] [--markdown FILE]
     bench/cpu.py --fast
 
 Each row of the table has random bf16 weights of the real shape, NF4 with double
-quantisation, r = 16 on all linears, and AdamW. Ours and the peer (transformers
-+ PEFT + bitsandbytes, baseline_cpu.py) take turns, both with float32 and with
-bfloat16 compute. The ratio compares the better modes. B = 1, T = 512.
+quantisation, r = 16 on all linears, and AdamW. This project and the peer
+(transformers + PEFT + bitsandbytes, baseline_cpu.py) take turns, each with
+float32 and with bfloat16 compute. The ratio compares the faster type of each.
+B = 1, T = 512.
 
     smollm2-135m, qwen2.5-0.5b, llama3.2-1b
-    qwen3-moe-0.7b     experts, in 4 bits; adapters on attention
-    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss, 8 per
-                       step: the peer pads them, ours packs them
-    limits             bench/limits.py, less and less memory
-    decode             bench/decode.py, forms of decoding
-    scaling            bench/scaling.py, one rank and two
+    qwen3-moe-0.7b     experts in 4 bits, adapters only on attention
+    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts not in the loss, 8 rows
+                       per step; the peer pads rows, this project packs them
+    limits             bench/limits.py: decreasing memory limits
+    decode             bench/decode.py: forms of decoding
+    scaling            bench/scaling.py: one rank and two ranks
 
-Results are in --json after each row (default DIR/cpu.json). Rows that exist are
-measured again only with --again. --markdown (default DIR/cpu.md) has the
-tables.
+Writes --json (default DIR/cpu.json) after each row. Rows that the file has are
+measured again only with --again. Writes the tables to --markdown (default
+DIR/cpu.md).
 
---fast: tiny shapes, no peer, for tests. Losses are compared with reference.py.
-Times are meaningless.
+--fast uses tiny shapes without the peer, for tests. Losses are compared with
+reference.py, and times are meaningless.
 
-Exits with 1 if losses are wrong, or a promise about memory is broken; never
-because of a time. --peer-python needs torch, transformers, peft, bitsandbytes.
+Exits with 1 if losses are wrong or the memory is not as predicted, but not if a
+time misses its target. --peer-python needs torch, transformers, peft and
+bitsandbytes.
 """
 
 import argparse
@@ -56,7 +58,7 @@ FAST_PROFILE = {"cpu": "test", "cores": 2, "gemm_f32_gflops": 170.0,
 
 
 def profile_of(options):
-    """Returns the path of a device.json for the compiler."""
+    """Returns the path of this machine's device profile (device.json)."""
     if not options.fast:
         return cpu_machine.calibrate(options.work)
     path = os.path.join(options.work, "device.json")
@@ -66,11 +68,12 @@ def profile_of(options):
 
 
 def better_type(peak):
-    """Returns the machine's faster type, for parts measured in one type."""
+    """Returns the machine's faster compute type, for parts that are measured
+    with only one. `peak` maps types to FLOP/s."""
     return max(peak, key=peak.get)
 
 
-# name -> function, shape; for --fast: shape, arguments.
+# Part -> function and shape; then the shape and other arguments for --fast.
 PARTS = {
     "limits": (limits.measure, "smollm2-135m", "deep-llama",
                dict(length=256, rounds=1, steps=3)),
@@ -91,7 +94,8 @@ def run_part(name, options):
 
 
 def jobs(options):
-    """Returns name -> function that measures it."""
+    """Returns a dictionary: the name of a row or part -> a function that
+    measures it."""
     rows = cpu_rows.FAST_ROWS if options.fast else cpu_rows.ROWS
     found = {row.name: lambda row=row: cpu_rows.measure(row, options)
              for row in rows}

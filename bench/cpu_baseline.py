@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Runs the peer (baseline_cpu.py) as a process that loads once and then takes
-turns with ours."""
+"""Runs the peer (baseline_cpu.py) as a process that loads its model once, and
+then takes turns with qlora-run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class PeerFailed(Exception):
 
 
 class Peer:
-    """The peer: NF4 and a compute type, on model folder, adapter and data."""
+    """A baseline_cpu.py process with NF4 weights and one compute type."""
 
     def __init__(self, python, model, adapter, data, compute):
         self.turns, self.expert_seconds = [], {}
@@ -51,27 +51,28 @@ class Peer:
         self.expert_seconds = self.answer()["expert_seconds"]
 
     def take_turn(self, steps):
-        """Runs steps. The very first step is not measured."""
+        """Runs `steps` steps. rate() ignores the very first step."""
         self.process.stdin.write(f"steps {steps}\n")
         self.process.stdin.flush()
         self.turns.append(self.answer())
 
     def evaluate(self):
-        """Returns the loss of the first batch of rows, before training."""
+        """Returns the loss of the next batch, as a list of one. Called before
+        any training, for the first batch."""
         self.process.stdin.write("evaluate\n")
         self.process.stdin.flush()
         return self.answer()["losses"]
 
     def column(self, name):
-        """Returns a value of all steps."""
+        """Returns the value `name` of each step of all turns."""
         return [value for turn in self.turns for value in turn[name]]
 
     def losses(self):
         return self.column("losses")
 
     def rate(self, unit="tokens", of_median=True):
-        """Returns the rate per second: the median of the steps, or the total if
-        steps differ in size."""
+        """Returns `unit` per second: the median over steps, or, if steps differ
+        in size (of_median is False), the total."""
         counts, seconds = self.column(unit)[1:], self.column("seconds")[1:]
         if not of_median:
             return sum(counts) / sum(seconds)

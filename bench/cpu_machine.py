@@ -19,8 +19,9 @@ def probe():
 
 @functools.cache
 def peer_environment():
-    """The peer's oneDNN fails with an illegal instruction on a machine that
-    hides its tile sizes; ours avoids tiles there."""
+    """Returns the environment of baseline_cpu.py. On a machine that hides the
+    sizes of AMX tiles, it forbids tiles: PyTorch's oneDNN would fail with an
+    illegal instruction. qlora-run avoids tiles there by itself."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
@@ -39,7 +40,8 @@ def higher(left, right):
 
 
 def calibrate(folder, threads=0):
-    """Returns device.json of this machine, or of `threads` threads; cached."""
+    """Returns the path of device.json, the rates of this machine with `threads`
+    threads (0: all). Measures only if `folder` does not have it."""
     folder = os.path.join(folder, f"threads-{threads}") if threads else folder
     path = os.path.join(folder, "device.json")
     if not os.path.exists(path):
@@ -57,7 +59,7 @@ def cpu_name():
 
 
 def read_seconds(path):
-    """Returns the seconds to read a file once, in its present cache state."""
+    """Returns the seconds to read a file once, from disk or the page cache."""
     start = time.perf_counter()
     buffer = bytearray(1 << 24)
     with open(path, "rb", buffering=0) as file:
@@ -77,7 +79,8 @@ def children(pid):
 
 
 def proportional_bytes(pid):
-    """Returns PSS: memory shared by n processes counts 1/n in each."""
+    """Returns a process's PSS in bytes: memory that n processes share counts
+    1/n."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             return next(int(line.split()[1]) << 10 for line in lines
@@ -87,7 +90,7 @@ def proportional_bytes(pid):
 
 
 def private_bytes(pid):
-    """Returns the bytes that no other process has mapped."""
+    """Returns the resident bytes of a process that no other process maps."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             return sum(int(line.split()[1]) << 10 for line in lines

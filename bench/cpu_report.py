@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""The results of bench/cpu.py as Markdown."""
+"""Formats the results of bench/cpu.py as Markdown."""
 
 import decode
 import limits
@@ -15,7 +15,8 @@ def verdict(is_met):
 
 
 def counts(row):
-    """A row counts only if its losses were compared and are right."""
+    """True if a row's losses were compared and are right. Otherwise its speed
+    does not count."""
     return bool(row["losses"]) and all(of["is_right"]
                                        for of in row["losses"].values())
 

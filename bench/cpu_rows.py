@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 
-"""Rows of the CPU table: ours and the peer train in turns.
+"""Measures the rows of the CPU table: qlora-run and the peer (baseline_cpu.py)
+train in turns.
 
-In a row that counts, both start from the same weights, adapter and data, and
-have the same losses. The reference is the peer in float32, step by step: ours
-in float32 is within PEER_LOSS of it, ours in bfloat16 within BFLOAT16_LOSS.
-Tiny shapes without a peer use reference.py for the first step, within
-FLOAT32_LOSS.
+Both start from the same weights, adapter and data. A row counts only if their
+losses agree. The reference is the peer's loss in float32, step by step. In
+float32 qlora-run must be within PEER_LOSS of it, in bfloat16 within
+BFLOAT16_LOSS. For tiny shapes without the peer, the first step must be within
+FLOAT32_LOSS of reference.py.
 """
 
 import os
@@ -24,19 +25,20 @@ from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
-# A mode of the peer below this fraction of its best rate gets no second turn.
+# A compute type in which the peer is slower than this fraction of its best rate
+# gets no second turn.
 NO_BEST_MODE = 0.8
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row, with targets: ours over the peer's best mode, and resident GiB."""
+    """A row of the table, with its targets."""
     name: str
     shape: str
-    ratio: float
-    resident: float = 0.0  # 0: none
+    ratio: float  # target: speed relative to the peer's faster type
+    resident: float = 0.0  # target: resident GiB; 0: none
     fine_tuning: bool = False
-    turn: int = 3  # steps of a turn after a warm-up
+    turn: int = 3  # steps of a turn, after one warm-up step
     length: int = LENGTH
     is_tiny: bool = False  # few enough tokens for reference.py
 
@@ -45,8 +47,9 @@ class Row:
         return "labelled" if self.fine_tuning else "tokens"
 
     def limit(self):
-        """The target as a user would set it, less the memory that a process may
-        use in addition to its plan."""
+        """Returns the resident target as a --memory-limit flag. The flag limits
+        only the plan, so the memory of a process without its plan is
+        subtracted."""
         if not self.resident:
             return ()
         return ("--memory-limit",
@@ -66,13 +69,14 @@ FAST_ROWS = (
         length=128, is_tiny=True),
     Row("tiny-qwen3-moe", "tiny-qwen3-moe", 0, length=128, is_tiny=True),
 )
-# For models with experts: as is_adapted, and all weights in 4 bits.
+# For models with experts: all weights in 4 bits, and the adapters that
+# tensors.is_adapted() selects.
 EXPERT_FLAGS = ("--quantize-moe-experts", "--lora-target-modules",
                 "q_proj,k_proj,v_proj,o_proj")
 
 
 class Inputs:
-    """Files of a row, written once."""
+    """The model, adapter and data files of a row."""
 
     def __init__(self, row, work):
         self.folder = os.path.join(work, row.shape)
@@ -104,7 +108,7 @@ class Inputs:
 
 
 class Ours:
-    """Our modules of a row, by compute type."""
+    """The compiled modules of a row, one per compute type, and their runs."""
 
     def __init__(self, row, inputs, profile, computes):
         self.row, self.inputs, self.runs = row, inputs, {}
@@ -114,7 +118,8 @@ class Ours:
             for compute in computes}
 
     def compile(self):
-        """Returns the longest seconds without and with cached kernels."""
+        """Compiles all modules. Returns the longest compile time in seconds,
+        without and with cached kernels."""
         cold, cached = [], []
         for compute, module in self.modules.items():
             for seconds, flags in ((cold, ("--no-cache",)), (None, ()),
@@ -133,7 +138,8 @@ class Ours:
         self.runs.setdefault(compute, []).append(run)
 
     def rate(self, compute):
-        """Returns the peer's kind of rate: median, or total if steps differ."""
+        """Returns tokens per second (labelled tokens for fine-tuning): the
+        median over steps, or the total if steps differ in size."""
         runs = self.runs[compute]
         if not self.row.fine_tuning:
             return ours.median_rate(runs)
@@ -145,8 +151,8 @@ class Ours:
         return max(self.runs, key=self.rate)
 
     def losses(self, compute):
-        """Returns comparable losses: of steps on the same micro-batch, or of
-        the first rows before training."""
+        """Returns losses to compare with the peer's: of each step, or for
+        fine-tuning of the first rows, before training."""
         if not self.row.fine_tuning:
             return self.runs[compute][0].losses
         run = ours.evaluate(self.modules[compute], self.inputs.data,
@@ -155,8 +161,9 @@ class Ours:
 
 
 def take_turns(row, inputs, own, python):
-    """Runs each of the peer's modes between turns of ours. Returns rates,
-    losses, peaks and expert kernels by mode, and why a mode did not run."""
+    """Runs the peer in each compute type, in turns with qlora-run. Returns the
+    peer's rates, losses, peaks and seconds per expert implementation, by
+    compute type, and the reasons why it failed."""
     rates, losses, peaks, ways, failures = {}, {}, {}, {}, {}
     for compute in COMPUTES:
         try:
@@ -181,7 +188,8 @@ def take_turns(row, inputs, own, python):
 
 
 def first_loss(inputs, python):
-    """Returns the peer's float32 loss if its step does not fit into memory."""
+    """Returns the peer's float32 loss of the first rows. Needs less memory than
+    a step."""
     with Peer(python, inputs.folder, inputs.adapter, inputs.data,
               "float32") as peer:
         peer.wait_until_ready()
@@ -189,8 +197,8 @@ def first_loss(inputs, python):
 
 
 def check_losses(row, inputs, own, peer_losses):
-    """Returns, per compute type, the largest relative difference and whether it
-    is allowed; None without a reference."""
+    """Returns, per compute type, the largest relative difference from the
+    reference loss and whether it is allowed. None if there is no reference."""
     expected, exact = peer_losses.get("float32"), PEER_LOSS
     if expected is None and row.is_tiny:
         exact = FLOAT32_LOSS
@@ -209,8 +217,8 @@ def check_losses(row, inputs, own, peer_losses):
 
 
 def describe_step(trace, peak):
-    """Returns where the time of a step goes. The LM head has GEMMs too, with
-    the softmax between them."""
+    """Returns the shares of a step's time, and the rates of GEMMs and LM head
+    relative to `peak`. The LM head includes GEMMs and a softmax."""
     shares = ours.shares(trace)
     return {"shares": shares,
             "gemm_of_probe": ours.rate_of(trace, "GEMM") / peak,
@@ -237,7 +245,7 @@ def measure(row, options):
     peak = cpu_machine.higher(peak, cpu_machine.peak())
     bound = max(peak.values()) / inputs.work
     runs = own.runs[best]
-    # Report the run with the largest peak; the promise is checked for each.
+    # Report the run with the largest peak; "is_kept" is checked for each run.
     largest = max(runs, key=lambda run: run.peak)
     return {
         "name": row.name, "unit": row.unit, "compute": best,
@@ -261,7 +269,7 @@ def measure(row, options):
 
 
 def failures(result):
-    """Returns what is wrong, apart from times."""
+    """Returns messages about wrong losses and mispredicted memory."""
     found = []
     for compute, losses in (result["losses"] or {}).items():
         if not losses["is_right"]:

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Where 4-bit weights are decoded: every form measured, and the chosen form.
+"""Time of 4-bit weights in each form of decoding, and in the chosen form.
 
     bench/decode.py [--shapes smollm2-135m,...] [--rows 32,128,512,2048]
                     [--compute bfloat16] [--samples 20] [--work DIR]
 
-Layers of each shape, without its vocabulary, are compiled with each form of
---dequantize and trained on one row of that many tokens. The time of a linear is
-that of its GEMM and its decode, forward and backward separately, the median of
---samples. The choice is qloracc's default: without a memory limit between tiled
-and per-use; with enough memory for everything, once too.
+Compiles a few layers of each shape, with a small vocabulary, in each form of
+--dequantize, and trains them on one row of each number of tokens in --rows. The
+time of a linear is the time of its GEMM and its decode, separately for forward
+and backward; each time is the median of --samples. The choice is qloracc's
+default: tiled or per-use without a memory limit; with a limit that allows
+everything, also once.
 
-A choice is right if all linears of a layer together take at most 10 % more time
-than in the fastest available form. Fails if a choice contradicts the cost
-model's own predictions.
+A choice meets the target if all linears of a layer together take at most 10 %
+more time than in the fastest available form. Fails if a choice contradicts the
+cost model's own predictions.
 """
 
 import argparse
@@ -31,12 +32,12 @@ from tensors import count, tensor_shapes
 SHAPES_MEASURED = ("smollm2-135m", "qwen2.5-0.5b", "llama3.2-1b")
 ROWS = (32, 128, 512, 2048)
 FORMS = ("tiled", "per-use", "once")
-NEAR = 1.1  # of the fastest
-SCRATCH_GAIN = 0.03  # plan-dequant requires it
+NEAR = 1.1  # target: chosen form's seconds relative to the fastest form's
+SCRATCH_GAIN = 0.03  # predicted gain for which plan-dequant chooses per-use
 VOCABULARY = 512
-# Several layers are measured if they are small.
+# Weights of all measured layers together; large layers are measured alone.
 LAYER_WEIGHTS = 20e6
-ROOM = "1TiB"
+ROOM = "1TiB"  # memory limit that allows everything
 
 
 def layered(shape):
@@ -52,12 +53,12 @@ def layered(shape):
 
 
 def without_layer(name):
-    """"model.layers.0.mlp.up_proj.weight" -> "mlp.up_proj"."""
+    """Returns "mlp.up_proj" for "model.layers.0.mlp.up_proj.weight"."""
     return re.sub(r"^model\.layers\.\d+\.", "", name).removesuffix(".weight")
 
 
 class Case:
-    """A shape with a number of rows."""
+    """A shape and the number of tokens in its row of data."""
 
     def __init__(self, shape, compute, profile, work, rows):
         self.folder = os.path.join(work, f"{shape}-layers")
@@ -77,7 +78,7 @@ class Case:
                             *self.flags, *flags, length=self.rows)
 
     def measure(self, form, samples):
-        """Returns (linear, is backward) -> median seconds."""
+        """Returns a dictionary: (linear, is backward) -> median seconds."""
         module, _ = self.compile(form, "--dequantize", form)
         steps = math.ceil(samples / self.config["num_hidden_layers"])
         trace = ours.profile(module, self.data, *self.flags, active=steps)
@@ -88,8 +89,8 @@ class Case:
                 for group, seconds in found.items()}
 
     def sums(self, trace):
-        """Returns ((step, layer), linear, is backward) -> seconds of its GEMM
-        and decode. The backward pass begins after the head."""
+        """Returns a dictionary: ((step, layer), linear, is backward) -> seconds
+        of the GEMM and decode. The backward begins after the LM head."""
         found, step, is_backward = {}, 0, False
         for event in ours.commands(trace):
             entry = event["args"]["entry"]
@@ -107,7 +108,8 @@ class Case:
         return found
 
     def choices(self, name, *flags):
-        """Returns (linear, is backward) -> the group in the plan."""
+        """Returns a dictionary: (linear, is backward) -> the linear's group in
+        plan-dequant's report, with its form and predicted seconds."""
         _, plan = self.compile(name, *flags)
         return {(without_layer(weight["weight"]), group["backward"]): group
                 for weight in plan["plan-dequant"]
@@ -123,8 +125,8 @@ def least_form(group):
 
 
 def wrong_choices(choices, has_room):
-    """Returns linears whose forms contradict the predicted seconds. A weight is
-    decoded once for all of its GEMMs or in none."""
+    """Returns messages about linears whose forms contradict the predicted
+    seconds. The form `once` is for all GEMMs of a weight or for none."""
     wrong = []
     for linear in dict.fromkeys(linear for linear, _ in choices):
         groups = [choices[linear, is_backward] for is_backward in (False, True)
@@ -149,7 +151,7 @@ def chosen_seconds(choices, times):
 
 
 def name_of(choices):
-    """Returns the chosen form, or the count of each."""
+    """Returns the chosen form as text, or the count of each chosen form."""
     forms = [group["form"] for group in choices.values()]
     found = {form: forms.count(form) for form in FORMS if form in forms}
     if len(found) == 1:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 
-"""Measures our figures on a GPU against targets, in calls of under 9 minutes.
+"""Measures this project on a GPU, and compares it with targets, in calls of
+under 9 minutes.
 
     gpu.sh --prepare DIR [--tools build/bin] [--cuda-arch 90]
            [--cuda-compiler nvcc] [--shapes FILE]
     gpu.sh --bundle DIR [--part P,...] [--out FILE] [--limit SECONDS]
            [--peer-flag F]...
 
---prepare needs LLVM and a CUDA compiler, but no GPU. It fills DIR with all that
---bundle needs in addition to the repository: programs and their libraries, and
-every module, compiled for one architecture.
+--prepare needs LLVM and a CUDA compiler, but no GPU. It fills DIR with what
+--bundle needs in addition to the repository: programs, their libraries, and all
+modules, compiled for one architecture.
 
 --bundle needs a GPU, its driver and cuBLASLt. It writes random weights of the
 real shapes to $TMPDIR and keeps them for the next part. It prints a table and
@@ -27,11 +28,11 @@ writes FILE, to which the next part adds its rows.
                at the end of g1 and g3
   peer         transformers + PEFT and ours, in turns (if installed)
 
-PART/N: the first N of its runs or cases. Without --part: all, the most
-informative first, except what FILE already has. So the same call continues
-after an interruption. FILE is written after each row, into $OUT if that is set.
-A failure prints one line, and the other parts continue; the exit code is then
-1. A missed target is not a failure.
+PART/N is the first N runs or cases of a part. Without --part, all parts run,
+the most informative first, except those that FILE already has, so that the same
+call continues after an interruption. FILE is written after each row, into $OUT
+if that is set. A failure prints one line, and the other parts continue; the
+exit code is then 1. A missed target is not a failure.
 """
 
 import argparse
@@ -98,7 +99,7 @@ def measure(options):
     from gpu_machine import Machine
     from gpu_parts import has_time, run_unit, units_of
     from gpu_report import Report
-    # Programs started by this script end with it.
+    # Exit regularly, so that programs started by this script are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine(options.bundle, options.limit)
     report = Report(options.out, machine)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""gpu.sh --prepare: makes the files that a machine with a GPU needs, on a
-machine with LLVM and a CUDA compiler. The folder gets two files:
+"""gpu.sh --prepare: on a machine with LLVM and a CUDA compiler, makes the files
+that a machine with a GPU needs. The folder gets two files:
 
   bundle.json     the content, and the cost of compiling it
   bundle.tar.xz   bin/       qlora-run, KernelTests, gpu-micro
@@ -29,7 +29,7 @@ GOLDENS = os.path.join(REPOSITORY, "tests", "Inputs", "goldens")
 UNITS = os.path.join(REPOSITORY, "runtime", "Kernels", "Cuda", "Device")
 CARRIED = ("qlora-run", "KernelTests", "gpu-micro")
 NEEDED = CARRIED + ("qlora-import", "qloracc")
-# Parts of a machine's C library, which must stay its own.
+# Libraries of the C library. They are not bundled: each machine has its own.
 C_LIBRARY = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so")
 LIMIT_BYTES = 60 << 20
 SMALLEST = re.compile(r"the smallest plan needs .*\((\d+) bytes\)")
@@ -75,8 +75,9 @@ def check_tools(tools):
 
 
 def drop_run_path(path):
-    """Drops the run path: libraries are found where the program runs. The
-    tests' is the software CUDA platform, which would hide a GPU."""
+    """Drops a program's run path, so that it uses the libraries of the machine
+    on which it runs. The run path of KernelTests is the software CUDA platform,
+    which would hide a GPU."""
     listed = subprocess.run(["readelf", "-d", path], check=True, text=True,
                             capture_output=True).stdout
     if found := re.search(r"R(?:UN)?PATH\).*\[(.+)\]", listed):
@@ -106,7 +107,7 @@ def copy_programs(tools, folder):
 
 
 class Builder:
-    """Compiles into a folder; caches kernels that several modules share."""
+    """Compiles modules and device code, with one cache for all kernels."""
 
     def __init__(self, tools, compiler, arch, work):
         self.tools, self.compiler, self.arch = tools, compiler, arch
@@ -131,7 +132,8 @@ class Builder:
         return self.imported[model]
 
     def compile(self, folder, module, flags, cache=None, import_flags=()):
-        """Returns the seconds; `flags` are options as a dictionary."""
+        """Compiles a model folder to `module`. `flags` maps option names to
+        values. Returns the seconds."""
         words = [f"--{key.replace('_', '-')}={text(value)}"
                  for key, value in flags.items()]
         return call(f"{self.tools}/qloracc",
@@ -171,7 +173,7 @@ def prepare_goldens(builder, shapes, folder):
 
 
 def prepare_layouts(builder, shapes, folder):
-    """Compiles the modules of the part nccl: LAYOUT/CASE.so."""
+    """Compiles the modules of the part `nccl` to LAYOUT/CASE.so."""
     for name, layout in shapes["nccl"].items():
         os.makedirs(os.path.join(folder, name))
         yaml, model, import_flags = golden_model(layout["case"])
@@ -219,7 +221,8 @@ def compile_run(builder, folder, module, flags, work, is_timed):
 
 
 def prepare_runs(builder, shapes, folder, work):
-    """Returns one record per run; if compiling fails, with the reason."""
+    """Compiles all runs. Returns one record per run; if compiling failed, the
+    record has only the reason."""
     os.makedirs(folder)
     records = []
     for number, run in enumerate(shapes["runs"]):
@@ -247,8 +250,8 @@ def commit():
 
 
 def write_archive(folder, path):
-    """Writes small members first; same files give the same bytes. Modules
-    share device code, which a dictionary of this size keeps once."""
+    """Archives a folder. The same files give the same bytes. The modules share
+    device code; the LZMA dictionary is large enough to store it once."""
     def plain(member):
         member.mtime = member.uid = member.gid = 0
         member.uname = member.gname = ""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 
-"""Compares gpu-micro's results with gates. Gates are for an H200. For another
-GPU they are scaled by its measured copy or large-GEMM rate, and the row's note
-names that.
+"""Compares gpu-micro's results with gates (minimum rates). Gates are for an
+H200. For another GPU they are scaled by the GPU's measured copy or large-GEMM
+rate, and the row's note says that they are scaled.
 """
 
 MEMORY_PARTS = ("element-wise", "optimizer")
 
 
 class Gates:
-    """`gates` of gpu_shapes.json, for a GPU that gpu-micro described."""
+    """The gates of gpu_shapes.json, scaled to the measured GPU."""
 
     def __init__(self, gates, card):
         self.gates, self.card = gates, card
@@ -21,9 +21,10 @@ class Gates:
         self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
 
     def attention(self, line):
-        """Returns the gate of cuDNN's attention, for the longest listed length
-        that is not longer; none for 512 and 1,024, nor with segments, since
-        cuDNN computes all pairs then and only visible ones count."""
+        """Returns the gate of cuDNN's attention: the one for the longest listed
+        length up to the launch's length. There is none for other kernels, for
+        shorter lengths, and for rows with segments, of which cuDNN computes all
+        pairs of tokens although only visible pairs count as FLOP."""
         if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
             return None
         lengths = [int(length) for length in self.gates["attention"]
@@ -34,7 +35,8 @@ class Gates:
         return gate[line["op"].endswith("_grad")] * self.by_gemm
 
     def row(self, line):
-        """Returns what is measured, its value and its gate."""
+        """Returns the unit of a launch's figure, the figure and its gate or
+        None. A negative gate is an upper limit."""
         seconds = line["microseconds"] * 1e-6
         rate = line["bytes"] / seconds / 1e12
         if line["part"] == "attention":
@@ -52,8 +54,8 @@ class Gates:
         return "TB/s", rate, None
 
     def head(self, line, seconds):
-        """Counts passes over the f32 logits, after subtracting the GEMMs at the
-        rate of the large GEMM."""
+        """Returns the launch's time without its GEMMs, in passes over the f32
+        logits at the copy rate. The GEMMs count with the large GEMM's rate."""
         logits = 4 * line["constants"]["rows"] * line["constants"]["vocab"]
         rest = seconds - line["flops"] / self.gemm
         return ("passes over the logits", rest * self.copy / logits,
@@ -61,7 +63,7 @@ class Gates:
 
 
 def case(line):
-    """Returns the row that ran and its shape."""
+    """Returns a launch's kernel row and shape as text."""
     constants = line.get("constants", {})
     shape = line["label"]
     if line["part"] == "attention":
@@ -86,7 +88,7 @@ def add_launch(report, gates, line):
         return
     title, value, gate = gates.row(line)
     target = None
-    # A launch as short as a few kernel starts is bound by them.
+    # Launches as short as a few kernel starts have no target.
     least = gates.gates["least_us"]
     if gate is not None and line["predicted_microseconds"] > least:
         target = [">=" if gate > 0 else "<=", abs(gate)]
@@ -119,7 +121,8 @@ def add_line(report, gates, line):
 
 
 def add_lora(report, gates, lines):
-    """Adds the ratio of LoRA's GEMMs to the others, in one micro-batch."""
+    """Adds the time of LoRA's GEMMs relative to the time of all other GEMMs, in
+    one micro-batch."""
     def seconds(part):
         return sum(line["count"] * line["microseconds"] for line in lines
                    if line.get("part") == part and "microseconds" in line)

@@ -29,7 +29,7 @@ WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib",
                  "nvidia/nccl/lib")
 TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin",
                 "/usr/local/cuda-*/bin", "/usr/local/cuda/compute-sanitizer")
-# An interrupted run first finishes its step.
+# Time for an interrupted run to finish its step.
 GRACE_SECONDS = 20
 
 
@@ -53,7 +53,8 @@ class Finished:
         return "\n".join(line for _, line in self.lines)
 
     def result(self):
-        """Returns the last JSON object printed; libraries print other lines."""
+        """Returns the last JSON object that the program printed. Skips other
+        lines, which libraries may print."""
         objects = [line for _, line in self.lines if line.startswith("{")]
         if not objects:
             raise Failure("it printed no result: "
@@ -61,7 +62,8 @@ class Finished:
         return json.loads(objects[-1])
 
     def failure(self):
-        """Returns one line, or None if it succeeded in time."""
+        """Returns why the program failed, in one line, or None if it succeeded
+        in time."""
         if self.is_late:
             return f"not done after {self.seconds:.0f} s"
         if self.code:
@@ -70,7 +72,7 @@ class Finished:
 
 
 def stop(process):
-    """Sends Ctrl-C to the process group, then kills it after a while."""
+    """Sends SIGINT to the process group, and SIGKILL after GRACE_SECONDS."""
     for number, seconds in ((signal.SIGINT, GRACE_SECONDS),
                             (signal.SIGKILL, None)):
         try:
@@ -115,14 +117,16 @@ class Clocks:
                 continue
 
     def between(self, begin, end):
-        """Returns minimum, median, maximum of each field; {} if no sample."""
+        """Returns minimum, median and maximum of each field in a time span; {}
+        if there is no sample."""
         columns = zip(*(row for at, row in self.samples if begin <= at <= end))
         return {name: [min(column), statistics.median(column), max(column)]
                 for name, column in zip(self.FIELDS, columns)}
 
 
 class Machine:
-    """`limit`: seconds for everything, from now."""
+    """The machine, its GPU and the unpacked bundle. All work must end `limit`
+    seconds after the constructor starts."""
 
     def __init__(self, bundle, limit):
         self.end = time.monotonic() + limit
@@ -146,7 +150,8 @@ class Machine:
         return self.end - time.monotonic()
 
     def unpack(self, archive):
-        """Unpacks each archive once."""
+        """Unpacks an archive, unless it was unpacked before. Returns the
+        folder."""
         if not os.path.exists(archive):
             raise Failure(f"{archive} is missing; make the bundle again with "
                           "gpu.sh --prepare")
@@ -178,22 +183,22 @@ class Machine:
                                                   path=":".join(places))
 
     def nvidia_smi(self):
-        """Returns its command for the measured GPU, or None."""
+        """Returns the nvidia-smi command for the measured GPU, or None."""
         card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
         program = self.find_tool("nvidia-smi")
         return program and [program, "-i", card or "0",
                             "--format=csv,noheader,nounits"]
 
     def micro(self, modules, seconds, on_line=None):
-        """Runs gpu-micro. Returns Finished."""
+        """Runs gpu-micro for at most `seconds`. Returns a Finished."""
         flags = [f"--{key.replace('_', '-')}={value}"
                  for key, value in self.shapes["micro"]["flags"].items()]
         return self.run([self.program("gpu-micro"), *modules, *flags], seconds,
                         on_line=on_line)
 
     def measure_card(self):
-        """Returns the GPU's name, versions and own rates. Fails without a GPU,
-        driver or cuBLASLt."""
+        """Returns the GPU's name, library versions and measured rates. Fails
+        without a GPU, driver or cuBLASLt."""
         done = self.micro([], 120)
         if failure := done.failure():
             raise Failure(failure)
@@ -211,8 +216,8 @@ class Machine:
         return card
 
     def run(self, command, seconds, environment=None, on_line=None):
-        """Returns Finished. Stops the program at its deadline. `on_line` gets
-        each line as it arrives."""
+        """Runs a program, and stops it after `seconds`. Calls `on_line` with
+        each line as it arrives. Returns a Finished."""
         start = time.monotonic()
         seconds = max(1.0, min(seconds, self.left()))
         process = subprocess.Popen(
@@ -247,8 +252,9 @@ class Machine:
             stop(process)
 
     def model(self, name, seconds):
-        """Returns a folder with random weights, and the seconds to write them,
-        at most `seconds`. Deletes other models' weights if space is short."""
+        """Writes random weights unless they exist, in at most `seconds`.
+        Deletes other models' weights if space is short. Returns the folder and
+        the seconds that it took."""
         config = self.shapes["models"][name]
         folder = os.path.join(self.work, "models", name)
         needed = model_bytes(config)
@@ -275,7 +281,8 @@ class Machine:
         return shutil.disk_usage(self.work).free
 
     def tokens(self, run):
-        """Writes a file of one step's micro-batches."""
+        """Writes a token file with the micro-batches of one step. Returns its
+        path."""
         path = os.path.join(self.work, "tokens.safetensors")
         config = self.shapes["models"][run["model"]]
         write_tokens(path, config["vocab_size"], run["accumulation"],

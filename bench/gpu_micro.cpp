@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// gpu-micro: measures a GPU's own rates, and each launch of a module alone.
+// gpu-micro: measures a GPU's rates, and the time of each launch of a module.
 //
 //   gpu-micro [train.so ...] [--size 8192] [--copy-bytes 4GiB]
 //             [--lengths 512,1024,...] [--pool-bytes 16GiB] [--nodes 200]
 //
 // Prints one JSON object per line as results arrive. `kind` is one of:
 //
-//   GPU    name, versions, a bf16 GEMM of cuBLASLt and a copy. The first
-//           line, and without a module the only one
-//   launch  one of MicroLaunches.h: a library op once for every row that
-//           accepts it; otherwise with the reason (`refused`)
-//   gemm    a GEMM of a module: the algorithm that a run uses, cuBLASLt's
-//           first one, and the best of many candidates
+//   "card"  the GPU: name, versions, and the rates of a bf16 GEMM of cuBLASLt
+//           and of a copy. The first line, and without a module the only line
+//   launch  one of MicroLaunches.h. A library op has a line for each of its
+//           rows; if a row does not accept it, with the reason (`refused`)
+//   gemm    a GEMM of a module: the times of the algorithm that a run uses, of
+//           cuBLASLt's first algorithm, and of the best of many candidates
 //   graph   a kernel that does almost nothing, in a graph
 //
-// `microseconds` are for one launch, `flops` what its GEMMs need, `bytes` what
-// it reads and writes, `predicted_microseconds` the cost model's time for this
-// GPU, or for an H200 if this GPU has no profile.
+// For one launch, `microseconds` is the measured time, `flops` the FLOP of its
+// GEMMs, `bytes` the bytes that it reads and writes, and
+// `predicted_microseconds` the cost model's time, for this GPU or, if this GPU
+// has no profile, for an H200.
 
 #include <fmt/format.h>
 
@@ -54,7 +55,7 @@ static const OptionRow kOptions[] = {
      "launches in one graph, at most", "", "", 1, 10000},
 };
 
-/// Candidates of a run (GemmTuner.cpp), and of the search for a better one.
+/// GEMM algorithms that a run compares (GemmTuner.cpp), and that `gemm` does.
 static constexpr size_t kCandidates = 8, kManyCandidates = 32;
 
 namespace {
@@ -71,7 +72,8 @@ public:
 private:
   StatusOr<double> productSeconds(int64_t size);
   StatusOr<double> copySeconds(int64_t bytes);
-  /// `at`: receives the addresses of the operands, if not null.
+  /// Returns the seconds of a kernel row's launch. If `at` is not null, sets it
+  /// to the operands' addresses in the first launch.
   StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
                            int64_t segments = 1,
                            std::vector<void *> *at = nullptr);
@@ -84,8 +86,8 @@ private:
 
 } // namespace
 
-/// Prints the line with its time, or the reason why there is none. Returns
-/// errors of the GPU itself.
+/// Prints the line with the time, or with the reason why the launch was
+/// refused. Returns all other errors.
 static Status print(json line, const StatusOr<double> &seconds) {
   const StatusCode code = seconds.status().code();
   if (code != StatusCode::kOk && code != StatusCode::kUnavailable &&
@@ -103,7 +105,8 @@ static Status print(json line, const StatusOr<double> &seconds) {
 // The GPU
 // ---------------------------------------------------------------------------
 
-/// Returns the profile name of this GPU, or of an H200.
+/// Returns the name of the device profile for a GPU with this name, or "h200"
+/// if there is none.
 static std::string profileOf(std::string name) {
   std::erase(name, ' ');
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
@@ -115,7 +118,7 @@ static std::string profileOf(std::string name) {
   return "h200";
 }
 
-/// Returns a version number, or why there is none.
+/// Returns the version of a library, or the error of opening it.
 template <typename Opened, typename Read>
 static json versionOf(const Opened &opened, Read read) {
   return opened.isOk() ? json(read(opened.value()))
@@ -161,7 +164,8 @@ Status Micro::open() {
       copy);
 }
 
-/// Checks one middle element against a sum on the host.
+/// Returns the seconds of a bf16 GEMM of size x size matrices. Checks one
+/// element of the result with a sum on the host.
 StatusOr<double> Micro::productSeconds(int64_t size) {
   const KernelRow &row = *findKernelRow("matmul.cublaslt");
   const KernelRequest request =
@@ -200,7 +204,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
 StatusOr<double> Micro::copySeconds(int64_t bytes) {
   const auto count = static_cast<uint64_t>(bytes);
   const MicroOperand operands[] = {{count}, {count}};
-  // In a graph, a copy engine might do it at half the rate.
+  // Without a graph, in which a slower copy engine might make the copy.
   return gpu.timeDirect(
       operands, [&](std::span<void *const> at, CUstream stream) {
         return gpu.driver().check(
@@ -259,7 +263,7 @@ Status Micro::timeModule(const std::string &path) {
   GeneratedKernels generated;
   QLORA_RETURN_IF_ERROR(generated.prepare(module, gpu.images));
   const auto launches = microLaunches(module, options.lengths("lengths"));
-  // Select for all GEMMs the algorithms that a run would use.
+  // Select the GEMM algorithms that a run of the module would use.
   for (const MicroLaunch &launch : launches)
     if (launch.planned && !launch.planned->reject(launch.request))
       (void)prepareCudaKernel(*launch.planned, launch.request,
@@ -288,7 +292,7 @@ Status Micro::timeModule(const std::string &path) {
 // GEMMs
 // ------------------------------------------------------------------------
 
-/// Leaves out GEMMs that were not measured in the available time.
+/// Prints the `gemm` lines, except for GEMMs that there was no time to measure.
 Status Micro::timeProducts() {
   GemmSelection first, many;
   many.setCandidates(kManyCandidates);

@@ -3,9 +3,10 @@
 """Part nccl of gpu.sh: ranks that share this GPU (--ranks-per-gpu), with this
 machine's NCCL.
 
-  pairs  a golden case on each layout of `nccl` in the shapes, compared with
-         PyTorch's tensors
-  ends   one of two ranks is killed or stopped: how long the other continues
+  pairs  trains a golden case on each layout of `nccl` in gpu_shapes.json, and
+         compares it with PyTorch's tensors
+  ends   kills or stops one of two ranks, and measures how long the other rank
+         continues
 """
 
 import concurrent.futures
@@ -26,8 +27,8 @@ import time
 from gpu_bundle import GOLDENS, REPOSITORY, Failure
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
-JOBS = 3  # pairs in parallel
-# Values that a pair must compare.
+JOBS = 3  # layouts that are trained at the same time
+# Values that goldens.py must have compared.
 COMPARED = ("logits", "loss", "gradient", "final adapter")
 # Axes whose ranks have the same rows.
 SAME_ROWS = ("tp", "cp", "pp")
@@ -40,14 +41,15 @@ ENDS = (("rank 1 killed", signal.SIGKILL, 1, KILLED_LIMIT),
 
 
 def axes_of(layout):
-    """Returns {"tp": 2} for "tp=2"."""
+    """Returns a layout's parallel axes and sizes: {"tp": 2} for "tp=2"."""
     text = layout.get("compile", {}).get("parallel", "")
     return {axis: int(number) for axis, number in
             (part.split("=") for part in filter(None, text.split(",")))}
 
 
 def ranks_of(layout):
-    """Returns a run's ranks: data-parallel ones times those that share rows."""
+    """Returns the number of ranks: data-parallel ranks times the sizes of the
+    axes whose ranks have the same rows."""
     with open(os.path.join(GOLDENS, layout["case"], "case.json")) as file:
         ranks = layout.get("ranks") or json.load(file).get("ranks", 1)
     axes = axes_of(layout)
@@ -68,7 +70,8 @@ def pair_command(machine, name, layout):
 
 
 def judge_pair(done):
-    """Returns what was compared, and why that is insufficient, or None."""
+    """Returns goldens.py's summary of what it compared, and why the pair
+    failed, or None if it passed."""
     line = re.search(r"^(ok  |FAIL|skip) \S+: (.*)$", done.text, re.M)
     if not line:
         return "", done.failure() or "it said nothing"
@@ -105,8 +108,8 @@ def free_port():
 
 
 class TwoRanks:
-    """Endless training, with ranks started as by another launcher: a rank ends
-    only because of what it detects itself."""
+    """Endless training by two ranks that no launcher watches, so that a rank
+    ends only because of what it detects itself."""
 
     def __init__(self, machine, case, module, flags):
         self.out = tempfile.mkdtemp(dir=machine.work)
@@ -161,7 +164,9 @@ class TwoRanks:
         raise Failure(f"no steps after {seconds:.0f} s: {self.said(0)}")
 
     def end_of_other(self, victim, number, limit):
-        """Returns exit code and seconds of the remaining rank."""
+        """Sends the signal `number` to the rank `victim`. Returns the other
+        rank's exit code (None if it still runs after `limit` seconds) and the
+        seconds until it ended."""
         os.kill(self.ranks[victim].pid, number)
         start, other = time.monotonic(), self.ranks[1 - victim]
         try:

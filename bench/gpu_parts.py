@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Parts of gpu.sh. A part is one unit, or one for each of its runs. A unit has
-its own time limit and reports rows. Its failure does not end other units.
+"""Parts of gpu.sh. A part consists of one unit, or of one unit per run. A unit
+has a time limit and reports rows. Its failure does not end other units.
 """
 
 import importlib.util
@@ -25,11 +25,11 @@ PEER_PY = os.path.join(REPOSITORY, "bench", "baseline_gpu.py")
 # Time limits in seconds, within gpu.sh's own limit.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520
-# With less time than this, no unit is started.
+# With less time than this left, no unit is started.
 LEAST = GRACE_SECONDS + 10
-# For one program under compute-sanitizer, to leave time for others.
+# Limit for one program under compute-sanitizer, to leave time for others.
 SANITIZED_LIMIT = 150
-# Figures of a training run in a table, and their titles.
+# Titles of a training run's figures.
 TITLES = {"tokens_per_second": "tokens/s", "tflops": "useful TFLOP/s",
           "planned_gib": "plan, GiB", "measured_gib": "measured, GiB",
           "beside_gib": "context, code, graphs, GiB",
@@ -47,7 +47,8 @@ SHOWN = {"g1": SPEED, "g2": SPEED, "g3": SPEED,
 
 
 class Unit:
-    """A part, or one run of it; `number` is the run's in the bundle."""
+    """A part of gpu.sh, or one run of a part. `number` is the run's index in
+    the bundle, `first` the N of PART/N."""
 
     def __init__(self, part, name="", number=None, run=None, first=None):
         self.part, self.number, self.run, self.first = part, number, run, first
@@ -57,8 +58,8 @@ class Unit:
 
 
 def units_of(item, shapes):
-    """Returns the units of "part", or the first N of "part/N"; none if the
-    bundle has no run for it."""
+    """Returns the units of an --part item, PART or PART/N. Returns no unit if
+    the bundle has no run for the part."""
     part, _, first = item.partition("/")
     first = int(first) if first else None
     if part == "goldens" and first and first >= len(shapes["goldens"]):
@@ -72,7 +73,8 @@ def units_of(item, shapes):
 
 
 class Clock:
-    """Time left for a unit, which shares it with `others` of its part."""
+    """The deadline of a unit. It and the `others` units of its part get equal
+    shares of the remaining time."""
 
     def __init__(self, part, machine, others):
         seconds = min(LIMITS.get(part, LIMIT), machine.left() / (1 + others))
@@ -87,8 +89,9 @@ def has_time(machine):
 
 
 def run_unit(unit, others, machine, report, options):
-    """Runs a unit. It is finished after its own limit or an error, but not if
-    the limit of this call cut it short: then the next call repeats it."""
+    """Runs a unit. Marks it as finished, even after an error or its own time
+    limit, unless the time of this call is used up: then the next call repeats
+    the unit."""
     report.begin(unit.name)
     case = unit.run["name"] if unit.run else ""
     try:
@@ -104,7 +107,7 @@ def run_unit(unit, others, machine, report, options):
 
 
 def micro(unit, machine, report, clock, options):
-    """Reports rows as gpu-micro prints them, in the reading thread."""
+    """Runs gpu-micro. Reports each row when gpu-micro prints it."""
     gates, lines = report.gates(), []
     report.runs[unit.name] = {"lines": lines}
 
@@ -154,7 +157,8 @@ def conformance(unit, machine, report, clock, options):
 
 
 def golden_modes():
-    """Yields title and flags of each way in which the cases are trained."""
+    """Yields title and goldens.py flags of each mode: f32 or bf16, with or
+    without graphs."""
     for compute in ("f32", "bf16"):
         for graphs in (True, False):
             yield (f"{compute}, {'graphs' if graphs else 'kernel by kernel'}",
@@ -188,14 +192,15 @@ def goldens(unit, machine, report, clock, options):
                    note="; ".join(bad)[:400])
 
 
-# A kernel is searched for in one unit after another: failed look-ups are not
-# errors.
+# qlora-run looks a kernel up in one device image after the other, so failed
+# look-ups are not errors.
 SANITIZER_FLAGS = {"memcheck": ["--report-api-errors", "no"]}
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 def sanitized_programs(machine, out):
-    """Yields title, tools and command of programs under compute-sanitizer."""
+    """Yields title, sanitizer tools and command of each program that runs under
+    compute-sanitizer."""
     wanted = machine.shapes["sanitized"]
     case = os.path.join(GOLDENS, wanted["golden"], "train.yaml")
     for suffix in ("", "-bf16"):
@@ -240,7 +245,7 @@ def sanitizer(unit, machine, report, clock, options):
 
 
 def show(report, part, run, figures, bundle):
-    """Reports a run's figures. A run that was cut short meets no target."""
+    """Reports a run's figures, compared with targets if all steps were done."""
     before = (f"by --prepare, {bundle['build_cores']} cores, load "
               f"{bundle['build_load']}")
     is_whole = figures["steps"] == run["steps"]
@@ -257,8 +262,8 @@ def show(report, part, run, figures, bundle):
 
 
 def show_profile(report, run, figures):
-    """Reports parts of a profiled step, which runs kernel by kernel, with their
-    prediction, from its `low` figure if there is one."""
+    """Reports the time of each part of a profiled step, which runs kernel by
+    kernel, with the predicted time (a range if there is a `low` figure)."""
     profile, prediction = figures["profile"], figures["prediction"]
     low = prediction.get("low") or {}
 
@@ -280,7 +285,7 @@ def show_profile(report, run, figures):
 
 
 def training(unit, machine, report, clock, options):
-    """Trains one run, with a profile if its shapes request one."""
+    """Trains one run, with a profile if gpu_shapes.json requests it."""
     part, run = unit.part, unit.run
     kept = None
     if run.get("profile"):
@@ -315,7 +320,8 @@ def peer_turn(machine, run, seconds, options):
 
 
 def take_turns(machine, run, number, clock, options):
-    """Returns the figures of ours and of the peer, for every round."""
+    """Runs qlora-run and the peer in turns. Returns two lists of figures, with
+    one entry per round."""
     ours, theirs = [], []
     for place in range(run["rounds"]):
         left = 2 * (run["rounds"] - place)

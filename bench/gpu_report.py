@@ -7,8 +7,8 @@ verdict of a row is
   passed, failed   a check, or a run    skipped    something is not installed
 
 The file is written after each row, so that results survive the loss of the
-machine. A copy is in the scratch space, with which another call on this machine
-continues if the file was moved away.
+machine. A copy is in the scratch folder. If the file was moved away, another
+call on this machine continues from the copy.
 """
 
 import json
@@ -38,8 +38,8 @@ def read(path):
 
 
 class Report:
-    """Rows of this call's units (a part, or one run of it), and rows of other
-    units in the same file."""
+    """The rows in the result file: of units that this call ran, and of units
+    that earlier calls ran."""
 
     def __init__(self, path, machine):
         self.path, self.machine = path, machine
@@ -73,7 +73,7 @@ class Report:
         return {"rows": [], "runs": {}, "finished": []}
 
     def begin(self, unit):
-        """Drops the unit's old rows and figures."""
+        """Starts a unit: drops its rows and figures of earlier calls."""
         self.unit = unit
         self.units.add(unit)
         self.rows = [row for row in self.rows if row["unit"] != unit]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""Runs a bundle's module on this machine and returns its figures; optionally
-profiles two more steps, kernel by kernel, and compares them with the null
-device's prediction.
+"""Trains a module of the bundle on this machine, and returns its figures.
+Optionally profiles two more steps, kernel by kernel, and compares them with the
+null device's prediction.
 """
 
 import collections
@@ -22,7 +22,7 @@ from work import work_per_token
 RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+outside the plan$")
 STEP = re.compile(r"\s*\d+/\d+ ")
 PROFILED = 2
-# Most lines kept of a run's output: plan, notes and remarks, without steps.
+# Maximum lines of a run's output in the results: all except step lines.
 SAID_LINES = 200
 
 
@@ -31,7 +31,7 @@ def lora_rank(machine, run):
 
 
 def read_steps(path):
-    """Returns the logged steps, and the summary at the end or {}."""
+    """Returns the steps in metrics.jsonl, and the final summary or {}."""
     steps, summary = [], {}
     if os.path.exists(path):
         with open(path) as lines:
@@ -45,7 +45,8 @@ def read_steps(path):
 
 
 def summarise(machine, run, record, done, steps, summary):
-    """Returns figures by name; bytes are the GPU's, seconds the host's."""
+    """Returns a dictionary of the run's figures. Memory is the GPU's, and times
+    are measured on the host."""
     measured = steps[run["warm_up"]:run["warm_up"] + run["steps"]]
     seconds = statistics.median(row["step_time"] for row in measured)
     tokens = run["batch"] * run["length"] * run["accumulation"]
@@ -66,8 +67,8 @@ def summarise(machine, run, record, done, steps, summary):
         "measured_gib": peak / 2**30,
         "beside_gib": (peak - record["planned_bytes"]) / 2**30,
         "start_to_first_loss_seconds": first[0] if first else None,
-        # The first step is logged while the second is being submitted: take
-        # both, less one steady step.
+        # The first step is logged while the second is being submitted. So take
+        # the time of both, less the time of one later step.
         "first_step_over_steady":
             sum(row["step_time"] for row in steps[:2]) / seconds - 1,
         "outside_the_plan": dict(
@@ -78,14 +79,15 @@ def summarise(machine, run, record, done, steps, summary):
 
 
 def during_steps(done, clocks):
-    """Returns clocks and power from the first logged step to the last."""
+    """Returns the ranges of clocks, power and temperature between the first and
+    the last logged step."""
     at = [done.start + seconds for seconds, line in done.lines
           if STEP.match(line)]
     return clocks.between(at[0], at[-1]) if at else {}
 
 
 def read_json(path):
-    """Returns None without a file: a stopped run writes none."""
+    """Returns the JSON in a file, or None if a stopped run did not write it."""
     if not os.path.exists(path):
         return None
     with open(path) as file:
@@ -93,7 +95,7 @@ def read_json(path):
 
 
 def read_profile(path, kept):
-    """Returns a trace's table and the seconds of each kernel in a step.
+    """Returns a trace's table, with count and seconds of each kernel per step.
     Compresses the trace into the file `kept`."""
     trace = read_json(path)
     if trace is None:
@@ -111,7 +113,8 @@ def read_profile(path, kept):
 
 
 def predict(machine, run, number):
-    """Returns the null device's prediction for this GPU, or for an H200."""
+    """Returns the null device's prediction of a step, with the device profile
+    that gpu-micro found for this GPU."""
     done = machine.run(
         [machine.program("qlora-run"), machine.module(number), "--simulate",
          machine.card["profile"], "--gradient-accumulation-steps",
@@ -122,9 +125,9 @@ def predict(machine, run, number):
 
 
 def train(machine, run, number, seconds, kept=None):
-    """Returns figures of entry `number` of the bundle's runs, within `seconds`.
-    A run stopped at its deadline has the steps done so far. Profiles if `kept`
-    names a file for the trace."""
+    """Trains the bundle's run `number` for at most `seconds`. Returns its
+    figures, from the steps done so far if the time was too short. Profiles if
+    `kept` names a file for the trace."""
     record = machine.bundle["runs"][number]
     if "not_planned" in record:
         raise Failure(f"not planned: {record['not_planned']}")

@@ -6,13 +6,14 @@
     bench/layouts.py [--rounds 5] [--seconds 2] [--cpu-time] [--work DIR]
                      [CASE ...]
 
-Eight cases on two ranks of one thread, with different shapes, lengths, batches,
-types and memory limits; some leave only one layout. Each layout that fits is
-compiled by name and trained. The layouts of a case take turns, and the faster
-steps of a turn count (other load only adds time). Fails if the chosen layout is
-slower than another, by the median of the rounds' ratios, by more than the noise
-(half the range of the ratios, at least 2 %). --cpu-time measures CPU time per
-rank instead of wall time, for a machine that others use too.
+Eight cases have two ranks of one thread, and different shapes, lengths,
+batches, types and memory limits; in some, only one layout fits. Each layout
+that fits is compiled by name and trained. The layouts of a case take turns, and
+the faster steps of a turn count (other load only adds time). Fails if the
+chosen layout is slower than another layout by more than the noise. The slowdown
+is the median of the rounds' time ratios; the noise is half the range of these
+ratios, at least 2 %. --cpu-time measures CPU time per rank instead of wall
+time, for a machine with other load.
 """
 
 import argparse
@@ -38,8 +39,9 @@ class Case:
     compute: str
     length: int
     rows: int
-    # Memory limit, as a position between the smallest plan with a sharded base
-    # (0) and with a whole one (1); None: no limit.
+    # Memory limit. 0 is the smallest plan with a sharded base, 1 the smallest
+    # plan with an unsharded base; values between are interpolated. None: no
+    # limit.
     limit: float | None
 
     def name(self):
@@ -80,7 +82,7 @@ class Compiler:
         return os.path.join(self.folder, f"layouts-{layout}.so")
 
     def run(self, layout, *flags):
-        """Returns the process, and the compiler's output."""
+        """Compiles with a layout. Returns the finished process."""
         words = ours.compile_words(
             self.folder, self.module(layout), self.case.compute,
             ("--parallel", layout, *self.flags, *flags),
@@ -88,7 +90,7 @@ class Compiler:
         return subprocess.run(words, capture_output=True, text=True)
 
     def least(self, layout):
-        """Returns the bytes of the smallest plan."""
+        """Returns the bytes of the smallest plan with a layout."""
         said = self.run(layout, "--memory-limit", "1B").stderr
         return int(re.search(r"smallest plan needs .* \((\d+) bytes\)",
                              said)[1])
@@ -101,7 +103,7 @@ class Compiler:
         return done.returncode == 0
 
     def choose(self):
-        """Returns auto's report on each layout."""
+        """Compiles with --parallel auto. Returns its report on each layout."""
         report = os.path.join(self.folder, "layouts.json")
         done = self.run("auto", "--plan-report", report)
         if done.returncode:
@@ -110,7 +112,8 @@ class Compiler:
 
 
 class Turns(Processes):
-    """Wall and CPU seconds of a step of a rank, in each turn."""
+    """Runs of a module, with the wall and CPU seconds per step and rank of each
+    turn."""
 
     def __init__(self, module, data):
         super().__init__(module, data, RANKS)
@@ -130,7 +133,7 @@ class Turns(Processes):
 
 
 def measure(compiler, layouts, rows, options):
-    """Returns the turns of each layout."""
+    """Returns, for each layout, the seconds per step of each turn."""
     runs = {name: Turns(compiler.module(name), compiler.data)
             for name in layouts}
     longest = max(rows[name]["step_seconds"] for name in layouts)
@@ -142,7 +145,8 @@ def measure(compiler, layouts, rows, options):
 
 
 def compare(these, those):
-    """Returns how much longer `these` take, and the noise of that."""
+    """Returns how much slower `these` seconds are than `those`, as a fraction,
+    and the noise of that fraction."""
     ratios = [a / b for a, b in zip(these, those)]
     return (statistics.median(ratios) - 1,
             max(LEAST_NOISE, (max(ratios) - min(ratios)) / 2))
@@ -160,7 +164,8 @@ def line(layout, row, measured, chosen):
 
 
 def check(case, profile, options):
-    """Returns whether auto chose the fastest, or one that is as fast."""
+    """Prints a case's layouts. Returns whether auto chose the fastest layout,
+    up to noise."""
     compiler = Compiler(case, options.work, profile)
     rows = compiler.choose()
     fitting = [name for name in rows if compiler.fits(name)]

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Training within ever less memory, compared with whole-block checkpointing.
+"""Training with decreasing memory limits, compared with block checkpointing.
 
     bench/limits.py [--shape smollm2-135m] [--compute bfloat16] [--limits 7]
                     [--length 512] [--rounds 3] [--steps 4] [--work DIR]
 
-Compiles the shape with everything kept, for the smallest possible limit, for
-limits between, and with --gradient-checkpointing; then all train in turns.
-Prints planned and resident bytes, and the predicted and measured time of a
-step.
+Compiles the shape without a limit (all activations kept), with the smallest
+possible limit, with limits between, and with --gradient-checkpointing ("whole
+blocks"). Then all of these train in turns. Prints planned and resident bytes,
+and the predicted and measured time of a step.
 
-Fails if a plan is above its limit, if less memory is predicted to be faster, if
-a plan with at least the memory of whole blocks is predicted to be slower than
-them, if resident bytes differ from the prediction, or if losses differ by more
-than rounding.
+Fails if
+ - a plan is above its limit,
+ - a plan with less memory is predicted to be faster,
+ - a plan with at least the memory of whole blocks is predicted to be slower,
+ - resident bytes differ from the prediction,
+ - losses differ by more than rounding.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 FLOAT32_LOSS, BFLOAT16_LOSS = 2e-5, 0.02  # relative
-# Relative difference between times of the same program.
+# Allowed relative difference between measured times.
 NOISE = 0.05
 
 
@@ -82,7 +84,8 @@ class Planner:
         return int(found[1])
 
     def ladder(self, count):
-        """Returns whole blocks; everything kept and `count` falling limits."""
+        """Returns the plan with whole blocks, and a list of plans: everything
+        kept, then about `count` decreasing limits."""
         kept = self.plan("kept")
         blocks = self.plan("blocks", "--gradient-checkpointing")
         low = self.smallest()
@@ -100,7 +103,7 @@ def differ(losses, others):
 
 
 def failures(blocks, plans, compute):
-    """Returns what is wrong, apart from times."""
+    """Returns messages about wrong plans, losses and memory."""
     found = []
     for plan in plans:
         if plan.limit and plan.bytes > plan.limit:
@@ -130,7 +133,7 @@ def failures(blocks, plans, compute):
 
 
 def verdicts(blocks, plans):
-    """Returns (what, whether it is so), for measured times."""
+    """Returns pairs (target of the measured times, whether it is met)."""
     pairs = list(zip(plans, plans[1:]))
     follows = [less.seconds() >= more.seconds() * (1 - NOISE)
                for more, less in pairs]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 
-"""Linear layers with NF4 weights in plain PyTorch, for a peer without
-bitsandbytes: quantised like load_in_4bit with double quantisation, and decoded
-before each GEMM, forward and backward, as its layers do.
+"""Linear layers with NF4 weights in plain PyTorch, for baseline_gpu.py without
+bitsandbytes. Weights are quantised as by load_in_4bit with double quantisation,
+and decoded before each GEMM, forward and backward, as in bitsandbytes' layers.
 
     nf4_torch.py MODEL.safetensors STORED.safetensors
 
-compares with bitsandbytes' result for a model's weights on a CPU, as stored in
-the golden cases: packed codes and decoded values must be bit-identical, codes
-of scales differ by at most one.
+compares with weights that bitsandbytes quantised on a CPU, which the golden
+cases store. Packed codes and decoded values must be bit-identical; codes of
+scales may differ by one.
 """
 
 import sys
@@ -25,7 +25,8 @@ CODE_BOOK = torch.tensor([
 
 
 def dynamic_map():
-    """Returns the 256 values of 8-bit scales: seven signed decades, 0 and 1."""
+    """Returns the 256 values that 8-bit codes of scales stand for: seven signed
+    decades, 0 and 1."""
     numbers = [torch.tensor([0.0, 1.0])]
     for decade in range(7):
         edges = torch.linspace(0.1, 1, 2**decade + 1)
@@ -35,12 +36,14 @@ def dynamic_map():
 
 
 def nearest(values, table):
-    """Returns the index of each value's nearest in an increasing table."""
+    """Returns, for each value, the index of the nearest entry of an increasing
+    table."""
     return torch.bucketize(values, (table[1:] + table[:-1]) / 2)
 
 
 def quantise(weight):
-    """Returns the tensors of a quantised weight with complete blocks."""
+    """Quantises a weight whose size is a multiple of BLOCK. Returns the tensors
+    that store it."""
     device = weight.device
     blocks = weight.float().reshape(-1, BLOCK)
     scales = blocks.abs().amax(1)
@@ -61,7 +64,8 @@ def quantise(weight):
 
 def decode(packed, absmax, nested_absmax, nested_offset, numbers, pairs,
            dtype):
-    """Decodes a weight. `numbers`: 256 scale values; `pairs`: two per byte."""
+    """Decodes a weight. `numbers` are dynamic_map(), and `pairs` the two values
+    of each packed byte."""
     nested = nested_absmax.repeat_interleave(NESTED_BLOCK)[:len(absmax)]
     scales = numbers[absmax.int()] * nested + nested_offset
     values = pairs[packed.int()].reshape(-1, BLOCK)
@@ -74,7 +78,7 @@ def byte_pairs():
 
 
 class Product(torch.autograd.Function):
-    """x . W^T; the decoded weight is not kept for the backward pass."""
+    """Computes x W^T. Decodes the weight again for the backward pass."""
 
     @staticmethod
     def forward(ctx, x, layer):
@@ -88,7 +92,7 @@ class Product(torch.autograd.Function):
 
 class Linear(torch.nn.Linear):
     """A frozen layer that PEFT accepts as a linear layer."""
-    decode = staticmethod(decode)  # may be replaced by a compiled one
+    decode = staticmethod(decode)  # baseline_gpu.py may compile it
 
     def __init__(self, layer):
         torch.nn.Module.__init__(self)
@@ -126,7 +130,7 @@ def main():
         wanted = stored[f"{name}.dequantized"]
         assert torch.equal(parts["packed"], stored[f"{name}.packed"].flatten())
         codes = parts["absmax"].int() - stored[f"{name}.absmax"].int()
-        assert codes.abs().max() <= 1, name  # on a CPU it uses buckets
+        assert codes.abs().max() <= 1, name  # bitsandbytes uses buckets
         if wanted.shape[1] % BLOCK == 0:  # else the blocks differ
             assert torch.equal(exact.view(wanted.shape), wanted), name
         print(f"{name}: quantised here, {(got - exact).abs().max():.1e} from "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Runs our tools for the benchmarks."""
+"""Runs this project's tools for the benchmarks."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from shapes import LENGTH, RANK, REPOSITORY
 TOOLS = os.path.join(REPOSITORY, "build", "bin")
 # Bytes that a process may use in addition to its plan.
 MEMORY_SLACK = 64 << 20
-# Plain AdamW at a constant rate, as the peer uses.
+# Plain AdamW at a constant rate, as in baseline_cpu.py.
 TRAINING = ("--learning-rate", "1e-4", "--lr-scheduler-type", "constant",
             "--max-grad-norm", "0", "--logging-steps", "1")
 
@@ -59,7 +59,7 @@ def planned(folder, name, compute, *flags, length=LENGTH):
 
 
 def gathered(plan):
-    """Returns the most bytes of other ranks' fsdp shards."""
+    """Returns the most bytes of gathered weights at the peak of an entry."""
     return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
                if "peak" in entry)
 
@@ -77,8 +77,8 @@ class Run:
     seconds: list = field(default_factory=list)  # of each step
     tokens: list = field(default_factory=list)
     evaluations: list = field(default_factory=list)  # losses
-    start_seconds: float = 0  # until the first step began
-    peak: int = 0  # VmHWM from the start of the process
+    start_seconds: float = 0  # from process start to the first step
+    peak: int = 0  # VmHWM, in bytes
     predicted_peak: int = 0
     planned: int = 0
 
@@ -103,7 +103,7 @@ class Run:
                 zip(self.tokens[1:], self.seconds[1:])]
 
     def keeps_memory(self):
-        """Checks the promise: within 5 % and 64 MiB of the prediction."""
+        """True if the peak is within 5 % + 64 MiB of the prediction."""
         return abs(self.peak - self.predicted_peak) <= (
             0.05 * self.predicted_peak + MEMORY_SLACK)
 
@@ -115,8 +115,8 @@ def train_words(module, data, steps, flags):
 
 
 def train(module, data, steps, *flags, prefix=(), watch=None):
-    """Returns a Run. `prefix`: words before the command. Calls `watch` with the
-    process after each line that it prints."""
+    """Runs qlora-run, with the words `prefix` before the command. Calls `watch`
+    with the process after each line that it prints. Returns a Run."""
     words = (*prefix, *train_words(module, data, steps, flags))
     run, start = Run(), time.perf_counter()
     with open(module + ".err", "w+") as errors, subprocess.Popen(
@@ -133,13 +133,13 @@ def train(module, data, steps, *flags, prefix=(), watch=None):
 
 
 def evaluate(module, data, validation, *flags):
-    """Returns a Run that only evaluates, before any training."""
+    """Evaluates a module without training. Returns a Run."""
     return train(module, data, 0, "--num-train-epochs", "0",
                  "--validation-file", validation, *flags)
 
 
 def profile(module, data, *flags, active=3, prefix=()):
-    """Returns the trace of `active` steps after one warm-up, as JSON."""
+    """Profiles `active` steps after one warm-up step. Returns the trace."""
     trace = module + ".trace.json"
     train(module, data, 1 + active, "--profile", trace, "--profile-warmup",
           "1", "--profile-active", str(active), *flags, prefix=prefix)
@@ -147,20 +147,22 @@ def profile(module, data, *flags, active=3, prefix=()):
 
 
 def shares(trace):
-    """Returns kind of command -> fraction of a step, largest first."""
+    """Returns a dictionary: kind of command -> fraction of the step on the
+    compute queue, largest first."""
     found = {row["kind"]: row["share"] for row in trace["otherData"]["rows"]
              if row["queue"] == "compute"}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def rate_of(trace, kind):
-    """Returns the FLOP/s of the commands of a kind."""
+    """Returns the FLOP/s of all commands of a kind, from a trace's table."""
     return sum(row["gflops"] for row in trace["otherData"]["rows"]
                if row["kind"] == kind) * 1e9
 
 
 def commands(trace):
-    """Returns events of rank 0's compute and copy queues, in order."""
+    """Returns a trace's events of rank 0 on the compute and copy queues, sorted
+    by start."""
     return sorted((event for event in trace["traceEvents"]
                    if event["ph"] == "X" and event["pid"] == 0
                    and event["tid"] in (1, 3)), key=lambda event: event["ts"])
@@ -171,7 +173,7 @@ def median_rate(runs):
 
 
 def conclude(text, failures):
-    """Prints a result and its failures. Returns the exit code."""
+    """Prints a result's text and failures. Returns the exit code."""
     print(text)
     for failure in failures:
         print(f"FAIL {failure}")

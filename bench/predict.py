@@ -28,9 +28,9 @@ QLORA = ("--load-in-4bit", "--bnb-4bit-use-double-quant")
 
 @dataclass
 class Case:
-    """One row. `roofline` is the design's estimate for one GPU in tokens per
-    second: fused LoRA, two decodes of each 4-bit weight, element-wise ops
-    recomputed, no overlap."""
+    """A row of the table. `roofline` is an estimate of tokens per second on one
+    GPU, with fused LoRA, two decodes of each 4-bit weight, recomputed
+    element-wise ops, and no overlap."""
     name: str
     shape: str
     length: int
@@ -65,13 +65,14 @@ CASES = (
 
 
 def cpu_seconds():
-    """Returns the CPU seconds of ended children: other load does not count."""
+    """Returns the total CPU seconds of this script's ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def compile_case(case, options):
-    """Returns the module, and qloracc's CPU seconds, kernels cached or not."""
+    """Compiles a case. Returns the module and qloracc's CPU seconds, or None
+    and the error. Kernels may be cached."""
     folder = os.path.join(options.work, f"{case.shape}-{case.length}")
     write_shape(folder, SHAPES[case.shape], max(4096, case.length))
     model, module = f"{folder}/m.mlir", f"{folder}/t.so"
@@ -101,7 +102,7 @@ def null_device(module, options, *flags):
 
 
 def low_assumption(module, options):
-    """Returns the null device's description of the low figure."""
+    """Returns the line in which qlora-run describes the low figure."""
     [line] = [line for line in null_device(module, options).splitlines()
               if line.startswith("  low:")]
     return line.strip()
@@ -117,7 +118,8 @@ def predict(case, module, gpus, options):
 
 
 def milliseconds(figure, micro_batches):
-    """Returns times per micro-batch, so that cases are comparable."""
+    """Returns the milliseconds of each part of a step, per micro-batch, so that
+    cases are comparable."""
     each = 1e3 / micro_batches
     parts = {name: part["seconds"] * each
              for name, part in figure["parts"].items()}
@@ -128,7 +130,8 @@ def milliseconds(figure, micro_batches):
 
 
 def attention_kernels(prediction):
-    """Returns the attention libraries, forward and backward: "cudnn, cudnn"."""
+    """Returns the libraries of the attention kernels, of the forward and the
+    backward: "cudnn, cudnn"."""
     return ", ".join(name.split(".")[1]
                      for name in prediction["assumed_kernels"]
                      if name.startswith("attention"))

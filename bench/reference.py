@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""Loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA, in float64
-numpy: the reference of the benchmarks without PyTorch.
+"""Computes the loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA in
+float64 numpy: the reference of benchmarks without PyTorch.
 
-Written from papers and formats, without our code: NF4 with double quantisation
-is QLoRA's (Dettmers et al., 2023) as bitsandbytes stores it. The block size
-must divide a weight's columns.
+Uses no code of this project. NF4 with double quantisation is that of QLoRA
+(Dettmers et al., 2023), as bitsandbytes stores it. The block size must divide a
+weight's columns.
 """
 
 import json
@@ -27,7 +27,8 @@ SCALE = 2.0  # alpha / r
 
 
 def dynamic_map():
-    """Returns the 256 values of 8-bit scales: seven signed decades, 0 and 1."""
+    """Returns the 256 values that 8-bit codes of scales stand for: seven signed
+    decades, 0 and 1."""
     numbers = [0.0, 1.0]
     for decade in range(7):
         edges = np.linspace(0.1, 1, 2**decade + 1)
@@ -37,13 +38,13 @@ def dynamic_map():
 
 
 def nearest(values, table):
-    """Returns, for each value, the nearest value of an increasing table."""
+    """Returns, for each value, the nearest entry of an increasing table."""
     places = np.searchsorted((table[1:] + table[:-1]) / 2, values)
     return table[places]
 
 
 def through_scales(scales):
-    """Returns scales after double quantisation."""
+    """Returns scales after double quantisation and decoding."""
     offset = scales.mean(dtype=np.float32)
     rest = scales - offset
     for first in range(0, len(rest), NESTED_BLOCK):
@@ -54,7 +55,7 @@ def through_scales(scales):
 
 
 def through_nf4(weight):
-    """Returns a weight after NF4 quantisation."""
+    """Returns a weight after NF4 quantisation and decoding."""
     assert weight.shape[1] % BLOCK == 0, weight.shape
     blocks = weight.astype(np.float32).reshape(-1, BLOCK)
     scales = np.abs(blocks).max(axis=1)
@@ -63,7 +64,8 @@ def through_nf4(weight):
 
 
 def rotated(x, theta):
-    """Applies RoPE to [heads, tokens, columns], by halves."""
+    """Applies RoPE to [heads, tokens, columns]; column i of the first half
+    rotates with column i of the second."""
     tokens, half = x.shape[1], x.shape[2] // 2
     angles = np.outer(np.arange(tokens), theta ** (-np.arange(half) / half))
     cos, sin = np.cos(angles), np.sin(angles)
@@ -72,7 +74,7 @@ def rotated(x, theta):
 
 
 class Model:
-    """A model folder and an adapter folder."""
+    """The model of a model folder and an adapter folder."""
 
     def __init__(self, folder, adapter):
         with open(os.path.join(folder, "config.json")) as file:
@@ -89,8 +91,10 @@ class Model:
             self.weights[name] = tensor.astype(np.float64)
 
     def quantized_together(self):
-        """Returns lists of names: experts of a layer, whose scales share one
-        offset, gate and up interleaved; every other linear separately."""
+        """Returns lists of weights that are quantized as one tensor, with one
+        offset of the scales. The gate and up weights of all experts of a layer
+        are a list, in turns, and so are their down weights. Every other linear
+        is a list of one."""
         linears = [name for name in self.weights
                    if name.endswith("proj.weight")]
         stacks = {}
@@ -144,7 +148,8 @@ class Model:
                            f"{block}.down_proj")
 
     def experts(self, x, block):
-        """Uses each token's best experts, with a softmax over those."""
+        """Applies each token's best experts, weighted by the softmax of their
+        router scores."""
         scores = self.linear(x, f"{block}.gate")
         places = np.argsort(-scores, axis=-1, kind="stable")
         places = places[:, :self.config["num_experts_per_tok"]]
@@ -157,7 +162,8 @@ class Model:
         return y
 
     def loss_sum(self, ids, labels):
-        """Returns the summed loss of a row, and its number of targets."""
+        """Returns the summed loss of a row, and the number of its tokens in the
+        loss."""
         x = self.weights["model.embed_tokens.weight"][ids]
         mlp = self.experts if has_experts(self.config) else self.mlp
         for layer in range(self.config["num_hidden_layers"]):
@@ -178,14 +184,15 @@ class Model:
 
 
 def first_loss(folder, adapter, rows):
-    """Returns the mean over labelled tokens of `rows` of (ids, labels)."""
+    """Returns the mean loss over the labelled tokens of `rows`, which are pairs
+    (ids, labels)."""
     model = Model(folder, adapter)
     sums = np.sum([model.loss_sum(*row) for row in rows], axis=0)
     return float(sums[0] / sums[1])
 
 
 def rows_of(path):
-    """Returns (ids, labels) of a token file or a rows file."""
+    """Returns the rows of a token file or rows file, as (ids, labels)."""
     file = safetensors_io.load(path)
     if "row_offsets" in file:
         return load_rows(path)

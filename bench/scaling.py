@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""One rank on one core, two ranks on two, and two runs apart.
+"""Speed of one rank on one core, of two ranks on two, and of two separate runs.
 
-Two independent runs lose only what the machine loses.
+Two separate runs show what the machine itself loses if both cores are busy.
 
     bench/scaling.py [--shape smollm2-135m] [--compute bfloat16]
                      [--rounds 3] [--steps 4] [--work DIR]
 
-Every rank has the same micro-batch in a step, so that two ranks process twice
-the tokens. Prints tokens/s, the fraction of a step in which a rank waits for
+Each rank has one micro-batch per step, so that two ranks process twice the
+tokens. Prints tokens/s, the fraction of a step in which a rank waits for
 another, and the proportional resident memory of all ranks, which share one copy
-of the frozen base. Fails if that is more than one rank's, plus another rank's
-arenas without the base, plus 64 MiB.
+of the frozen base. Fails if two ranks use more memory than one rank, plus a
+rank's arenas without the base, plus 64 MiB.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET, MOST_EXPOSED = 1.9, 0.01
-# Kinds of commands on the host and on the compute queue.
+# Kinds of commands that are communication, on the host and the compute queue.
 COMMUNICATION = ("sums over ranks", "wait")
 
 
@@ -35,7 +35,7 @@ def cores():
 
 
 class Ranks:
-    """Runs of a module on some cores, one rank on each."""
+    """Runs of a module on the cores `on`, with one rank per core."""
 
     def __init__(self, module, data, on):
         self.module, self.data = module, data
@@ -44,7 +44,8 @@ class Ranks:
         self.runs, self.proportional = [], 0
 
     def watch(self, child):
-        """Once a step is logged, all memory that a step touches is resident."""
+        """Records memory after each logged step, when all memory that a step
+        touches is resident."""
         self.proportional = max(self.proportional,
                                 cpu_machine.tree_proportional_bytes(child.pid))
 
@@ -64,7 +65,7 @@ class Ranks:
 
 
 class Processes(Ranks):
-    """Runs with every rank on all cores, with one thread."""
+    """Runs whose ranks have one thread each, and may use all cores."""
 
     def __init__(self, module, data, ranks):
         super().__init__(module, data, [])
@@ -79,7 +80,7 @@ class Processes(Ranks):
 
 
 class Apart:
-    """One independent run per core, at the same time."""
+    """Separate runs at the same time, one per core."""
 
     def __init__(self, module, data, on):
         self.runs = []
@@ -97,7 +98,7 @@ class Apart:
 
 
 def measure(shape, compute, profile, work, length=LENGTH, rounds=3, steps=4):
-    """Measures and returns JSON."""
+    """Measures one rank, two ranks and two separate runs. Returns JSON."""
     folder = os.path.join(work, shape)
     config = write_config(folder, SHAPES[shape])
     write_model(folder, SHAPES[shape])

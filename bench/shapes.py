@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Models of real shapes, with random weights or none, and data for them."""
+"""Writes models of real shapes, with random weights or none, and data."""
 
 import json
 import os
@@ -17,8 +17,9 @@ LENGTH = 512
 RANK = 16
 
 SHAPES = {
-    # Not real models: small enough for tests, wide enough to have blocks, with
-    # weights large enough that the loss depends on everything.
+    # The first four are not real models. They are small enough for tests and
+    # wide enough for quantization blocks. Weights are large, so that the loss
+    # depends on all of them.
     "tiny-llama": dict(
         family="llama", hidden_size=128, intermediate_size=320,
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -67,8 +68,8 @@ SHAPES = {
         num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, vocab_size=151936, rope_theta=1e6,
         tie_word_embeddings=False),
-    # Not a real model: Qwen3's vocabulary and attention proportions, with
-    # experts that fit where the other shapes do.
+    # Not a real model: it has Qwen3's vocabulary and attention proportions, and
+    # experts small enough for the machines of the other shapes.
     "qwen3-moe-0.7b": dict(
         family="qwen3_moe", hidden_size=1024, intermediate_size=2048,
         moe_intermediate_size=512,
@@ -99,14 +100,15 @@ def write_config(folder, shape, positions=4096):
 
 
 def write_shape(folder, shape, positions=4096):
-    """Writes a Hugging Face folder to compile: names and shapes, no weights."""
+    """Writes a Hugging Face folder for the compiler, with sparse weights."""
     config = write_config(folder, shape, positions)
     safetensors_io.save_sparse(os.path.join(folder, "model.safetensors"),
                                tensor_shapes(config))
 
 
 def write_model(folder, shape):
-    """Writes a Hugging Face folder with random bf16 weights, once."""
+    """Writes a Hugging Face folder with random bf16 weights, unless it
+    exists."""
     path = os.path.join(folder, "model.safetensors")
     config = write_config(folder, shape)
     if os.path.exists(path):
@@ -129,8 +131,9 @@ def write_model(folder, shape):
 
 
 def write_adapter(folder, config):
-    """Writes an initial PEFT adapter for modules that is_adapted selects. A is
-    PEFT's; B is not zero, so that the first loss depends on both."""
+    """Writes an initial PEFT adapter for the modules that is_adapted() selects.
+    A is initialised as by PEFT. B is not zero, so that the first loss depends
+    on A and B."""
     os.makedirs(folder, exist_ok=True)
     random = np.random.default_rng(2)
     tensors, targets = {}, set()
@@ -153,14 +156,14 @@ def write_adapter(folder, config):
 
 
 def write_batch(path, vocabulary, length=LENGTH, count=1, rows=1):
-    """Writes micro-batches [count, rows, length]; every token has a label."""
+    """Writes a token file of [count, rows, length] random ids, all labelled."""
     ids = np.random.default_rng(1).integers(
         0, vocabulary, (count, rows, length)).astype(np.int32)
     safetensors_io.save(path, {"input_ids": ids, "labels": ids})
 
 
 def save_rows(path, rows):
-    """Writes a rows file of (ids, labels)."""
+    """Writes a rows file from a list of (ids, labels)."""
     ids, labels = (np.concatenate(column) for column in zip(*rows))
     lengths = [len(row) for row, _ in rows]
     safetensors_io.save(path, {
@@ -169,7 +172,7 @@ def save_rows(path, rows):
 
 
 def load_rows(path):
-    """Returns (ids, labels) of each row."""
+    """Returns the rows of a rows file, as (ids, labels)."""
     file = safetensors_io.load(path)
     ends = file["row_offsets"][1:-1]
     return list(zip(np.split(file["input_ids"], ends),
@@ -177,8 +180,8 @@ def load_rows(path):
 
 
 def write_rows(path, vocabulary, length=LENGTH, count=512):
-    """Writes a fine-tuning set: rows of 40 to `length` tokens, about 170 on
-    average, the first 60 % of each without a label."""
+    """Writes a fine-tuning set: `count` rows of 40 to `length` tokens, about
+    170 on average. The first 60 % of each row have no label."""
     random = np.random.default_rng(1)
     lengths = np.clip(np.exp(4.95 + 0.6 * random.standard_normal(count)), 40,
                       length).astype(np.int64)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Compares a sharded base (--parallel fsdp=N) with a whole one; with --axis tp
-or cp, compares tensor- or context-parallel ranks with data-parallel ones.
+"""Compares ranks with a sharded base (--parallel fsdp=N) with data-parallel
+ranks. With --axis tp or cp, compares tensor- or context-parallel ranks.
 
     bench/shards.py [--shape smollm2-135m] [--axis fsdp] [--ranks 2]
                     [--length 512] [--compute bfloat16] [--rounds 3] [--steps 4]
                     [--work DIR]
 
-Each rank has one thread, and one micro-batch per step (tp and cp ranks share
-one). The two programs take turns. Prints tokens/s, their ratio, and a sharded
-rank's private memory with the planned bytes of the base and of other ranks'
-shards.
+Each rank has one thread, and one micro-batch per step (tp and cp ranks share a
+micro-batch). The two programs take turns. Prints the tokens/s of both, their
+ratio, the private memory of a rank with a sharded base, and the planned bytes
+of its shard of the base and of other ranks' shards.
 """
 
 import argparse

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Shards a base on hosts that share nothing (--parallel fsdp=N).
+"""Trains with a base sharded over hosts (--parallel fsdp=N).
 
     sudo bench/shards_hosts.py [--shape llama3.2-1b] [--ranks 4] [--length 128]
                                [--compute bfloat16] [--steps 3] [--work DIR]
 
-Each rank is a host: a network namespace with its own processes, started with
-torchrun's variables. Prints each rank's private memory and the planned bytes.
-Fails if a rank plans more than its shard of the base (including embedding and
-head in 16 bits), or holds more than the plan and its process.
+Each rank is on a host of its own: a network namespace with its own processes,
+started with torchrun's variables. Prints each rank's private memory and the
+planned bytes. Fails if a rank plans more than its shard of the base (including
+embedding and head in 16 bits), or uses more memory than planned.
 """
 
 import argparse
@@ -25,7 +25,8 @@ sys.path.append(os.path.join(REPOSITORY, "tests", "e2e"))
 from namespaces import Hosts  # noqa: E402
 
 SECRET, PORT = "0123456789abcdef" * 2, 29500
-# An fsdp shard is a multiple of 64 bytes; vectors are whole on every rank.
+# Allowed bytes above 1/N of the base: fsdp shards are padded to 64 bytes, and
+# vectors are not sharded.
 SLACK = 2 << 20
 
 
@@ -37,7 +38,8 @@ def environment(hosts, rank):
 
 
 def private_of_ranks(options, module, data):
-    """Returns the most private memory of each host's rank."""
+    """Trains on `options.ranks` hosts. Returns the peak private bytes of each
+    rank."""
     words = ours.train_words(module, data, options.steps, ())
     with Hosts(options.ranks, options.work) as hosts:
         running = [host.popen(words, environment(hosts, rank),

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Time from starting `qlora-run` to the first step, on the CPU.
+"""Measures the time from starting `qlora-run` to the first step, on the CPU.
 
     bench/start.py [--shapes smollm2-135m,...] [--rounds 3] [--work DIR]
 
-Prints, for each shape with random bf16 weights and NF4 (double quantisation),
-wall seconds and CPU seconds of all threads until the plan is printed. All
-weights are in their arenas then, and the first step begins. The best of all
-rounds:
+Each shape has random bf16 weights and NF4 with double quantisation. Prints wall
+seconds and CPU seconds of all threads until qlora-run prints its plan. All
+weights are in their arenas then, and the first step begins. Figures are the
+best of all rounds:
 
   file      reading the model's file once, from the disk
   first     a start that reads the file from the disk and quantises it
@@ -16,8 +16,8 @@ rounds:
   second    a start that maps the base of an earlier run, from the disk
   mapped    as second, with the base in the page cache
 
-A file is dropped from the page cache before it is read from the disk. The
-share is the bytes that the second start reads, relative to the first.
+A file is dropped from the page cache before it is read from the disk. "share"
+is the size of the cached base relative to the model's file.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from ours import TOOLS, call, compile_module
 from shapes import REPOSITORY, SHAPES, write_batch, write_model
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SETTLED = 2.1  # seconds until a new file is trusted (runtime/README.md)
+SETTLED = 2.1  # seconds until qlora-run trusts a new file's time stamp
 
 
 def drop(path):
@@ -57,7 +57,8 @@ def command(folder, module, cache, steps):
 
 
 def start_seconds(folder, module, cache):
-    """Returns wall and CPU seconds until the plan; the run is then killed."""
+    """Returns wall and CPU seconds until the plan is printed. Kills the run
+    then."""
     start = time.perf_counter()
     run = subprocess.Popen(command(folder, module, cache, 1),
                            stdout=subprocess.PIPE, text=True)

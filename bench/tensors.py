@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""Tensors of a Hugging Face model, derived from its config.json, and
-safetensors files of them: sparse ones for a compiler, which reads only headers,
-and random ones for a run. Needs only the standard library.
+"""Derives the tensors of a Hugging Face model from its config.json. Writes them
+as safetensors files, sparse for the compiler, which reads only headers, or with
+random values. Needs only the standard library.
 """
 
 import array
@@ -12,11 +12,11 @@ import random
 import struct
 import time
 
-# bf16 values of magnitude 2^-7 to 2^-5 (root mean square 0.019), of either
-# sign: the upper byte is the sign and seven bits of the exponent.
+# Upper bytes (sign, and seven bits of the exponent) of bf16 values of magnitude
+# 2^-7 to 2^-5, whose root mean square is 0.019; and the bytes of 1.
 POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
-# Values in the repeated block: not a multiple of any row length, so that no two
-# rows of a matrix are equal.
+# Values in the random block that is repeated. It is not a multiple of any row
+# length, so that no two rows of a matrix are equal.
 BLOCK_NUMBERS = (1 << 25) + 39
 WRITE_BYTES = 1 << 26
 
@@ -31,13 +31,15 @@ def has_experts(config):
 
 
 def is_adapted(name, config):
-    """LoRA is on all linears, and in a model with experts on attention's."""
+    """True if a weight has a LoRA adapter: all linears have one, but in models
+    with experts only the linears of attention."""
     return name.endswith("proj.weight") and (
         not has_experts(config) or ".self_attn." in name)
 
 
 def mlp_linears(config):
-    """Returns linears of the MLP, or of the router and each expert."""
+    """Returns names and shapes of the linears of a layer's MLP, or of its
+    router and experts."""
     hidden = config["hidden_size"]
     if not has_experts(config):
         paths, inner, linears = ["mlp"], config["intermediate_size"], {}
@@ -54,7 +56,8 @@ def mlp_linears(config):
 
 
 def layer_tensors(config):
-    """Returns names inside a layer, and shapes."""
+    """Returns a dictionary: name of a layer's tensor, relative to the layer ->
+    shape."""
     hidden = config["hidden_size"]
     wide = config["num_attention_heads"] * head_size(config)
     narrow = config["num_key_value_heads"] * head_size(config)
@@ -96,7 +99,8 @@ def count(size):
 
 
 def file_head(shapes, dtype, width):
-    """Returns length and header of a safetensors file, and its data bytes."""
+    """Returns the start of a safetensors file (length and header), and the
+    number of data bytes after it."""
     header, offset = {}, 0
     for name, size in shapes.items():
         end = offset + width * count(size)
@@ -144,7 +148,8 @@ class RepeatedBlock:
     def __init__(self, block):
         self.size, self.place = len(block), 0
         self.part = min(self.size, WRITE_BYTES)
-        # Any WRITE_BYTES from a position in the block are contiguous.
+        # Repeat the start, so that any write of up to `part` bytes from a
+        # position in the block is contiguous.
         self.bytes = memoryview(block + block[:self.part])
 
     def write_to(self, file, size):
@@ -156,8 +161,8 @@ class RepeatedBlock:
 
 
 def write_random_model(folder, config, seconds):
-    """Writes random bf16 weights, norms 1. The file gets its name when it is
-    complete. TimeoutError if the disk takes longer."""
+    """Writes a folder with random bf16 weights; norms are 1. The weight file
+    gets its name when it is complete. Raises TimeoutError after `seconds`."""
     end = time.monotonic() + seconds
     write_config(folder, config)
     shapes = tensor_shapes(config)
@@ -178,7 +183,8 @@ def write_random_model(folder, config, seconds):
 
 
 def write_tokens(path, vocabulary, micro_batches, batch, length):
-    """Writes [micro_batches, batch, length] tokens; every token has a label."""
+    """Writes a token file of [micro_batches, batch, length] random ids, all
+    labelled."""
     generator = random.Random(1)
     ids = array.array("i", (generator.randrange(vocabulary) for _ in
                             range(micro_batches * batch * length)))

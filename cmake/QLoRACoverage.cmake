@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 
-# Counts the executed lines and branches of libraries of the runtime, for
-# tests/coverage.py and tests/mutants.py. Functions of other headers are not
+# Counts the executed lines and branches of runtime libraries, for
+# tests/coverage.py and tests/mutants.py. Headers outside of runtime/ are not
 # counted. Only the listed libraries are compiled differently, so that ccache
-# still has the rest; programs that use them need GCC's counters (--coverage).
+# can provide all other objects. Programs that link them need --coverage.
 option(QLORA_COVERAGE "Count the branches that tests take (GCC)" OFF)
 
 function(qlora_coverage)
@@ -14,7 +14,7 @@ function(qlora_coverage)
     target_compile_options(${library} PRIVATE --coverage -O0
       -fprofile-update=atomic -fprofile-filter-files=/runtime/)
     target_link_options(${library} PUBLIC --coverage)
-    # A change of one file compiles that file alone.
+    # Without unity builds, a change of one file recompiles only that file.
     set_target_properties(${library} PROPERTIES UNITY_BUILD OFF)
   endforeach()
 endfunction()

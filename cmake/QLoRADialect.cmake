@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
 
-# qlora_dialect(Model model): TableGen, reference page and library of the
-# dialect in the current folder. ModelOps.td includes all other .td files.
+# Defines qlora_dialect(Model model), which adds TableGen targets, a library and
+# a reference page for the dialect in the current folder. ModelOps.td must
+# include all other .td files.
 find_package(MLIR 22.1 REQUIRED CONFIG)
 list(APPEND CMAKE_MODULE_PATH "${MLIR_CMAKE_DIR}" "${LLVM_CMAKE_DIR}")
 include(TableGen)
 include(AddLLVM)
 include(AddMLIR)
-# add_mlir_doc writes under MLIR_BINARY_DIR; unset, that is the root folder.
+# add_mlir_doc writes to MLIR_BINARY_DIR/docs. If MLIR_BINARY_DIR were not set,
+# that would be /docs.
 set(MLIR_BINARY_DIR ${CMAKE_BINARY_DIR})
 include_directories(SYSTEM ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
 add_definitions(${LLVM_DEFINITIONS})
@@ -15,7 +17,7 @@ add_definitions(${LLVM_DEFINITIONS})
 add_custom_target(qloraHeaders)
 add_custom_target(docs ALL)
 
-# Shared LLVM and MLIR libraries, found once.
+# The shared libraries of MLIR and LLVM.
 set(QLORA_MLIR_LIBS MLIR LLVM)
 
 function(qlora_dialect name prefix)

@@ -2,12 +2,14 @@
 
 # cmake -DOUTPUT=x.cpp -DROOT=folder "-DUNITS=a.cu;b.cu" -P QLoRAEmbedCuda.cmake
 #
-# Writes device code as C++ strings: qloraCudaUnits, one per unit in the order
-# of their paths, and qloraCudaPrelude, which generated kernels include. Each is
-# complete: an #include "runtime/..." becomes the file, once per text.
+# Writes device code as C++ strings: qloraCudaUnits, one string per unit in the
+# order of UNITS, and qloraCudaPrelude, the start of units with generated
+# kernels. Each #include "runtime/..." is replaced by the file's text; a file's
+# second #include in a string is dropped.
 cmake_minimum_required(VERSION 3.25)
 
-# Appends the file to the property TEXT.
+# Appends the file, with its includes replaced, to the global property TEXT,
+# unless the property SEEN has it.
 function(append_file path)
   get_property(seen GLOBAL PROPERTY SEEN)
   if(path IN_LIST seen)

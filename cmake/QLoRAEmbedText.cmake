@@ -2,8 +2,8 @@
 
 # cmake -DOUTPUT=x.cpp -DNAME=kText "-DFILES=a.h;b.h" -P QLoRAEmbedText.cmake
 #
-# Concatenates the files into one C++ string. Drops their includes of each other
-# ("runtime/..."), so list them in include order.
+# Concatenates the files into one C++ string. Drops #include "runtime/..."
+# lines, so FILES must list included files before the files that include them.
 set(text "")
 foreach(file ${FILES})
   file(READ ${file} content)

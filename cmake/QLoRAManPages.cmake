@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-# Man pages of the programs, generated from --help-all and so from the option
-# tables. Installed if help2man was available.
+# Generates and installs man pages of the programs, from their --help or
+# --help-all, if help2man is installed.
 find_program(QLORA_HELP2MAN help2man)
 set(QLORA_MAN_PAGES ${CMAKE_CURRENT_BINARY_DIR}/man)
 set(manPages)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-# cmake --install BUILD --prefix PREFIX, and with the same rules a Debian
-# package (cpack -G DEB, in the build folder). The programs need only system
-# libraries, and find what they start (qlora-data) next to themselves, so a
+# Rules for cmake --install BUILD --prefix PREFIX, and for a Debian package (run
+# cpack -G DEB in the build folder). The programs need only system libraries,
+# and find the program that they start (qlora-data) in their own folder, so a
 # prefix can be moved.
 include(GNUInstallDirs)
 set(QLORA_SHARE ${CMAKE_INSTALL_DATADIR}/qlora)
@@ -15,14 +15,15 @@ if(QLORA_COMPILER)
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# The Python package is next to its script; bin/ has a relative link to it.
+# The script qlora-data and its Python package are in one folder of share/. bin/
+# has a relative link to the script.
 install(PROGRAMS tools/qlora-data/qlora-data
         DESTINATION ${QLORA_SHARE}/qlora-data)
 install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
-# Python packages of the data step, some of which Debian lacks: for Python 3.10
-# or later, found after its own packages.
+# Python packages that qlora-data needs, some of which Debian lacks. They work
+# with Python 3.10 or later, which searches its own packages first.
 file(GLOB packages CONFIGURE_DEPENDS
      .venv/lib/python3*/site-packages/tokenizers
      .venv/lib/python3*/site-packages/jinja2
@@ -34,7 +35,7 @@ if(packages)
   install(DIRECTORY ${packages}
           DESTINATION ${QLORA_SHARE}/qlora-data/packages
           PATTERN __pycache__ EXCLUDE
-          PATTERN _speedups.* EXCLUDE) # of one version of Python; not needed
+          PATTERN _speedups.* EXCLUDE) # optional, for one Python version only
 else()
   message(STATUS "no .venv: what is installed from here will need an "
                  "environment with tokenizers and jinja2")
@@ -48,8 +49,8 @@ install(DIRECTORY examples/demo DESTINATION ${QLORA_SHARE}/examples)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 
-# The package needs the libraries that it links (dpkg-shlibdeps finds them) and
-# the programs that it starts: clang and lld, and Python for the data step.
+# The package depends on the libraries that its programs link, which
+# dpkg-shlibdeps finds, and on the programs that they start: clang, lld, Python.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME qlora)

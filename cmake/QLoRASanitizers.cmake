@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-# LLVM's own switch loses UBSan out of tree, and ThreadSanitizer does not
-# support libgomp: so we use our own flags, and no OpenMP under TSan.
+# Sanitizer flags. LLVM_USE_SANITIZER would lose UBSan outside of LLVM's source
+# tree. With ThreadSanitizer the runtime is built without OpenMP, because TSan
+# does not support libgomp.
 add_compile_options(-Wall -Wextra -Wno-unused-parameter)
 if(QLORA_SANITIZE)
   string(REPLACE ";" "," QLORA_SANITIZERS "${QLORA_SANITIZE}")
@@ -9,9 +10,10 @@ if(QLORA_SANITIZE)
                       -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${QLORA_SANITIZERS})
   # With sanitizer checks, -O1 takes a third more build time than -Og, and -O2
-  # another third. Kernels have their own level.
+  # another third. CPU kernels set their own level, -O3.
   string(REPLACE "-O2" "-Og" CMAKE_CXX_FLAGS_RELEASE
                  "${CMAKE_CXX_FLAGS_RELEASE}")
-  # Unity builds include test files, whose local base types this would report.
+  # Unity builds include test files, and GCC warns of types in an included file
+  # whose base is in an anonymous namespace.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()

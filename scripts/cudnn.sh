@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# cudnn.sh [VERSION ...]: installs the versions of cuDNN whose plans the tests
-# check (tests/runtime/CudnnPlan), each into build/cudnn/VERSION, with the
-# compiler (NVRTC) and the library (cuBLASLt) that they load. Downloads 0.5 and
-# 0.6 GB from PyPI and keeps 0.5 and 0.9 GB; cuBLASLt only if the system has
-# none. Only tests need them, without a GPU; programs use the machine's cuDNN.
+# cudnn.sh [VERSION ...]: installs versions of cuDNN into build/cudnn/VERSION,
+# with NVRTC and cuBLASLt (unless the system has it), which cuDNN loads. The
+# tests in tests/runtime/CudnnPlan check the plans of these versions, without a
+# GPU. Programs use the machine's cuDNN instead. The default versions download
+# 0.5 and 0.6 GB from PyPI and take 0.5 and 0.9 GB.
 #
 # Default versions: 9.19, the oldest supported, and 9.28, which has an engine
 # for sm_90 that adds in order. 9.20.0.48 behaves like 9.19.
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 
 download=$(mktemp -d "${TMPDIR:-/tmp}/cudnn.XXXXXX")
 trap 'rm -rf "$download"' EXIT
-fetch() { # packages: into $download, without what they depend on
+fetch() { # downloads Python packages into $download, without dependencies
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
     --root-user-action ignore --only-binary :all: --target "$download" "$@"
 }
@@ -34,7 +34,7 @@ fi
 
 for version; do
   folder=build/cudnn/$version
-  # cuDNN looks in its own folder.
+  # cuDNN looks for cuBLASLt in its own folder.
   [ ! -f "$cublas" ] || {
     mkdir -p "$folder"
     ln -sfn ../libcublasLt.so.13 "$folder/libcublasLt.so.13"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # cudnn_plans.sh [VERSION ...]: runs all tests of cuDNN's plans with each
-# version, the long form of ctest's. Takes 1 to 2 minutes per version, and
-# downloads 0.5 GB for a new one.
+# version of cuDNN (ctest runs only some). Takes 1 to 2 minutes per version, and
+# downloads 0.5 GB for a version that is not installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

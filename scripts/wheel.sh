@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 
 # wheel.sh [--tools DIR] [OUT]: makes a wheel of the runtime in OUT (default:
-# build/wheel): qlora, qlora-run and qlora-data with the libraries that they
-# link, and the Python package. Without --tools it first builds them, without
-# LLVM. The wheel is for Python 3.9 or later, and for systems with this system's
-# glibc or a later one, which the wheel's name gives.
+# build/wheel). The wheel contains qlora, qlora-run and qlora-data with the
+# libraries that they link, and the Python package. Takes the programs from DIR,
+# or builds them, without LLVM. The wheel works with Python 3.9 or later and
+# with this system's glibc or a later one, whose version is in its name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=

@@ -76,7 +76,7 @@ typedef struct qlora_step_block {
 
 typedef struct qlora_kernel_args {
   void *const *buffers;     /* one per operand, in the kernel's order */
-  const int64_t *constants; /* of the launch */
+  const int64_t *constants; /* the launch's constants */
   const qlora_step_block *step;
 } qlora_kernel_args;
 
@@ -96,7 +96,7 @@ typedef void (*qlora_kernel_function)(const qlora_kernel_args *args,
 typedef struct qlora_cuda_args {
   void *buffers[QLORA_CUDA_MAX_OPERANDS]; /* device addresses; NULL: absent */
   int64_t constants[QLORA_CUDA_MAX_CONSTANTS];
-  const qlora_step_block *step; /* in device memory */
+  const qlora_step_block *step; /* a device address */
   int64_t rows;
 } qlora_cuda_args;
 

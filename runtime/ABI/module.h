@@ -72,7 +72,7 @@ enum qlora_arena_kind {
 
 typedef struct qlora_arena {
   uint32_t kind;      /* enum qlora_arena_kind; each kind at most once */
-  uint32_t alignment; /* of the base address, a power of two */
+  uint32_t alignment; /* bytes, a power of two */
   uint64_t bytes;
   uint32_t on_host; /* 1: host memory, like the arena HOST; only for STATE.
                        Kernels access it over the bus. A step accesses each
@@ -208,7 +208,7 @@ typedef struct qlora_operand {
                       after the previous rank's */
   uint8_t pieces_of; /* enum qlora_group */
   uint8_t reserved;
-  uint64_t offset; /* of the group's first rank */
+  uint64_t offset; /* the group's first rank's */
   uint64_t bytes; /* 0: an optional operand that is absent */
   uint64_t skipped; /* bytes of gaps between rows, which are not accessed */
   uint64_t step;
@@ -309,7 +309,7 @@ typedef struct qlora_module {
   uint32_t entry_count;
   uint32_t binding_count;
   uint32_t image_count;  /* 0 on a CPU and in a program that only has a plan */
-  uint32_t cuda_version; /* of the compiler of the images, 1000 * major + 10 *
+  uint32_t cuda_version; /* CUDA version of the images: 1000 * major + 10 *
                             minor; 0 on a CPU. A CUBIN needs a driver of that
                             major version or later, PTX one of that version or
                             later */

@@ -64,7 +64,7 @@ struct DeviceOptions {
 
 /// Counts over all commands since load(). Every driver counts the same.
 struct DeviceCounters {
-  std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< by kind
+  std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< count by kind
   uint64_t bytesRead = 0; ///< all bytes of the operands that are read
   uint64_t bytesWritten = 0;
   /// By group and kind: bytes of the larger operand, on one rank.
@@ -77,7 +77,7 @@ struct ArenaUse {
   qlora_arena_kind kind;
   uint64_t plannedBytes = 0;
   uint64_t allocatedBytes = 0; ///< 0 on devices that only count
-  bool shared = false;         ///< one copy for all ranks of this host
+  bool shared = false;         ///< whether ranks share one copy
   bool onHost = false; ///< in host memory, which --memory-limit does not count
 };
 

@@ -73,7 +73,7 @@ struct Work {
   double waitedBytes = 0; ///< part of `bytes` that is not overlapped, on a CPU
   double decodedNumbers = 0;   ///< weights decoded in cache
   double transcendentals = 0;  ///< exp, sin, sqrt, ..., on a CPU
-  double laneInstructions = 0; ///< in GPU kernels without matmuls
+  double laneInstructions = 0; ///< of GPU kernels without matmuls
   double launches = 0;
 
   Work &operator+=(const Work &other);

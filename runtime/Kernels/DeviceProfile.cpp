@@ -104,7 +104,7 @@ private:
   }
 
   std::string path;
-  std::string prefix; ///< for keys in messages
+  std::string prefix; ///< precedes keys in messages
   nlohmann::json json;
   Status status;
 };

@@ -112,7 +112,7 @@ struct RankLinks {
 /// Rates of all cores of one rank together. The defaults are those of an
 /// AVX-512 server with two cores; most decisions depend only on ratios.
 struct DeviceProfile {
-  std::string cpu = "default"; ///< or name of the GPU
+  std::string cpu = "default"; ///< name of the CPU or GPU
   int64_t cores = 2;
   /// Rate of a large GEMM with f32 and with bf16 inputs (f32 sums), in 10^9
   /// FLOPs per second. A multiplication and an addition count as two.

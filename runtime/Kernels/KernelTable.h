@@ -133,7 +133,7 @@ inline constexpr uint64_t kSmallWorkspace = uint64_t(64) << 20;
 const std::vector<KernelOp> &kernelOps();
 const std::vector<KernelRow> &kernelRows();
 
-/// Return nullptr if the name is unknown.
+/// Return the op or row with a name; nullptr if the name is unknown.
 const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 

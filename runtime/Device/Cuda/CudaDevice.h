@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // An NVIDIA GPU as a device. Arenas are in device memory; queues are streams
-// (CudaQueues.h). The first run of a variant of an entry is command by command,
-// which loads code that libraries load late. The second run is captured, and
-// later runs are one graph launch (CudaGraphs.h). Graphs are not used while a
+// (CudaQueues.h). The first run of an entry's variant is command by command,
+// which loads the libraries' code. The second run is captured, and later runs
+// are one graph launch (CudaGraphs.h). Graphs are not used while a
 // KernelObserver reads values or commands are timed (CudaTimer.h). The compute
 // stream orders entries, inputs and the step block. The host waits only in
 // reads.

@@ -58,7 +58,7 @@ private:
   CUstream stream = nullptr;
   struct Graph {
     CudaGraphExec executable; ///< empty: not captured
-    bool hasRun = false;      ///< its commands have run one by one
+    bool hasRun = false;      ///< commands have run one by one
   };
   std::vector<Graph> graphs;
   size_t current = 0;

@@ -78,9 +78,9 @@ private:
 
   const CudaDriver *driver = nullptr;
   std::array<CudaStream, QLORA_QUEUE_COUNT> streams;
-  std::vector<CudaEvent> events; ///< for RECORD and WAIT commands
+  std::vector<CudaEvent> events; ///< events of RECORD and WAIT commands
   CudaEvent started;
-  CudaEvent reached; ///< for synchronize() and endWithin()
+  CudaEvent reached; ///< event of synchronize() and endWithin()
   HostWatch *hostWatch = nullptr;
   std::array<CudaEvent, QLORA_QUEUE_COUNT> ended;
 };

@@ -43,7 +43,7 @@ private:
   /// One entry, which may still be running.
   struct Run {
     std::vector<TimedCommand> commands; ///< times are not set yet
-    CudaEvent origin, done;             ///< on the compute stream
+    CudaEvent origin, done;             ///< start and end of the entry
     std::vector<CudaEvent> events;      ///< two per command, reused later
     size_t next = 0;                    ///< index into `events`
     /// The event after the latest kernel, and its queue; null: no kernel yet.

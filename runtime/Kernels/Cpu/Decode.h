@@ -40,10 +40,10 @@ struct DecodeRun {
 struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
-  StoredLayout layout; ///< of a quantised weight
+  StoredLayout layout; ///< layout of a quantised weight
   /// log2 of the block, or -1 if the block is no power of two.
   int scaleShift = -1;
-  const DecodeRun *decodeRun = nullptr; ///< for 4 bits, if available
+  const DecodeRun *decodeRun = nullptr; ///< 4-bit decoder, or null
 
   bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 

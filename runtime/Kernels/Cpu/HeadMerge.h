@@ -32,7 +32,7 @@ struct HeadMergeOperands {
   const void *w;
   void *dhidden;
   int64_t shard;
-  HeadPiece piece; ///< of this rank
+  HeadPiece piece; ///< this rank's shard
 
   /// Returns an internal error if the shard or a target is out of range.
   static StatusOr<HeadMergeOperands> of(const LibraryKernelArgs &args,

@@ -23,7 +23,7 @@ using plans::HeadPlan;
 struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row indices in the launch
-  const HeadInputs &inputs; ///< of the launch; `numbers` index its rows
+  const HeadInputs &inputs; ///< the launch's; `numbers` are its rows
   int64_t count;
   /// Returns the row of w of a row's target; outside w if another shard has it.
   int64_t targetOf(int64_t row) const {

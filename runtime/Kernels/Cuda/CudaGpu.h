@@ -34,8 +34,7 @@ Status checkGpu(int ordinal, int count);
 
 /// Returns the GPUs that this process can use, in the driver's order, up to the
 /// first one that is too old; at least one. kNotFound: no driver, or no visible
-/// GPU. Any other error: the message says why a GPU is unusable. Uses no GPU
-/// memory.
+/// GPU. Any other error says why a GPU is unusable. Uses no GPU memory.
 StatusOr<std::vector<GpuName>> visibleGpus();
 StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
 

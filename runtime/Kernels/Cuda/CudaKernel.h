@@ -48,7 +48,7 @@ public:
 
 struct CudaKernelArgs {
   std::span<void *const> buffers; ///< device addresses; null when absent
-  const qlora_step_block *step = nullptr; ///< in device memory
+  const qlora_step_block *step = nullptr; ///< a device address
   CUstream stream = nullptr;
   KernelObserver *observer = nullptr; ///< set only outside of a capture
   /// Upper bound for the labelled rows of the micro-batch.
@@ -136,7 +136,7 @@ private:
   const CudaDriver *driver = nullptr;
   CUfunction function = nullptr;
   unsigned blocks = 0, threads = 0;
-  qlora_cuda_args template_ = {}; ///< with constants, without buffers
+  qlora_cuda_args template_ = {}; ///< has constants, but no buffers
 };
 
 /// Returns the number of blocks of `each` elements that hold `count` elements.

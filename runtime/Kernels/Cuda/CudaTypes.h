@@ -143,7 +143,7 @@ static_assert(sizeof(nvmlProcessInfo_t) == 24);
 
 struct nvmlUtilization_t {
   unsigned gpu;    ///< percent of the last sample period with a kernel running
-  unsigned memory; ///< percent of it in which memory was read or written
+  unsigned memory; ///< percent of that period with memory accesses
 };
 inline constexpr unsigned long long kNvmlUnknown = ~0ull;
 inline constexpr nvmlReturn_t kNvmlInsufficientSize = 7;

@@ -72,10 +72,10 @@ private:
   const CudnnHandle &cudnn;
   KernelRequest r;
   CudnnAttentionPlan plan;
-  std::optional<CudnnAttentionPlan> ofOneSegment; ///< if there are segments
+  std::optional<CudnnAttentionPlan> ofOneSegment; ///< plan without a mask
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
-  CudnnGradientPlan bytes; ///< for the forward: one run over all heads
+  CudnnGradientPlan bytes; ///< forward: one run over all heads
   /// Set if there are segments: `reach` computes how far queries see, `padding`
   /// handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;

@@ -62,7 +62,7 @@ enum class CudnnDqSum { kScores, kMemory };
 struct CudnnAttentionPlan {
   CudnnGraph graph;
   CudnnPlan plan;
-  CudnnDqSum dqSum = CudnnDqSum::kScores; ///< for a gradient
+  CudnnDqSum dqSum = CudnnDqSum::kScores; ///< used by a gradient
 };
 
 StatusOr<CudnnAttentionPlan>

@@ -162,7 +162,7 @@ private:
   std::optional<CudnnObject> graph;
   int64_t nextVirtual = kFirstVirtual;
 
-  static constexpr int64_t kFirstVirtual = 1000; ///< above all operand ids
+  static constexpr int64_t kFirstVirtual = 1000; ///< above operand ids
 };
 
 } // namespace qlora

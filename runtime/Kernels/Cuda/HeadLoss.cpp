@@ -42,7 +42,7 @@ private:
   HeadChunks chunks;
   std::optional<CudaLaunch> clearColumns;
   std::vector<RowLaunches> launches; ///< per chunk
-  std::vector<CudaLaunch> sums;      ///< by number of computed chunks
+  std::vector<CudaLaunch> sums;      ///< index: number of computed chunks
 };
 } // namespace
 

@@ -53,7 +53,7 @@ enum class CodedScales { kNever, kByChoice, kAlways };
 
 struct StoredFormat {
   qlora_dtype dtype;
-  const char *name;  ///< of the dtype, and of the element type in programs
+  const char *name;  ///< dtype's and element type's, in programs
   const char *title; ///< name in messages
   int bits;          ///< per code: 4 or 8
   float (*value)(int code);
@@ -136,7 +136,7 @@ struct StoredLayout {
   int64_t nestedMap = 0;
   int64_t codeBook = 0;
   int64_t correction = 0;
-  int64_t bytes = 0; ///< of the whole tensor
+  int64_t bytes = 0; ///< size of the tensor
 
   /// Returns the layout of a tensor; `dtype` is in kStoredFormats.
   static constexpr StoredLayout of(qlora_dtype dtype, int64_t elements,

@@ -37,9 +37,9 @@ inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 /// f32. Operands of other types are converted into dense copies. A result that
 /// cuBLASLt cannot write is computed in an f32 copy of c first.
 struct CudaGemmPlan {
-  GemmProblem product; ///< with the types and strides of the copies
+  GemmProblem product; ///< has the types and strides of the copies
   Part a, b, c;
-  Part scratch; ///< for cuBLASLt
+  Part scratch; ///< cuBLASLt's workspace
   Size total = 0;
   /// Returns the plan; its buffers begin after `begin` bytes of the workspace.
   static CudaGemmPlan of(const GemmProblem &problem, Size begin = 0);
@@ -49,7 +49,7 @@ struct CudaGemmPlan {
 /// another type, then the buffers of the matmul.
 struct CudaPanelPlan {
   Part decoded;
-  GemmProblem problem; ///< with the decoded weight
+  GemmProblem problem; ///< the matmul with the decoded weight
   static CudaPanelPlan of(const KernelRequest &request);
   CudaGemmPlan product() const {
     return CudaGemmPlan::of(problem, decoded.bytes);
@@ -75,7 +75,7 @@ inline constexpr int64_t kCudnnForwardScratch = 4096;
 
 /// attention.cudnn.
 struct CudnnForwardPlan {
-  Part scratch; ///< for cuDNN
+  Part scratch; ///< cuDNN's workspace
   Part reach;   ///< i32 [batch, length], if there are segments
   Size total = 0;
   static CudnnForwardPlan of(const KernelRequest &request);
@@ -92,12 +92,12 @@ inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 /// engine needs sums of dK and dV for every query head, and either the scores'
 /// gradient (2 length^2 bytes per head) or a sum of dQ.
 struct CudnnGradientPlan {
-  int64_t batch = 1, keyHeads = 1; ///< of a pass; they divide the op's
+  int64_t batch = 1, keyHeads = 1; ///< sizes of a pass; divisors of the op's
   Part lse;        ///< f32 [batch, heads, length], with segments only
   Part delta;      ///< f32 [batch, heads, length]
   Part reach;      ///< i32 [batch, length], with segments only
   Size scores = 0; ///< bytes of a pass's scores' gradient; 0: not stored
-  Part scratch;    ///< for cuDNN
+  Part scratch;    ///< cuDNN's workspace
   /// If the sum of dQ is an operand of the graph: its part of `scratch` (f32,
   /// like q), and the remaining scratch.
   Part dqSum, besideSum;
@@ -115,7 +115,7 @@ struct CudaHeadPlan {
   qlora_dtype hiddenType, weightType, productType;
   bool hasGradient, hasWeightGradient;
   qlora_dtype dhiddenType;  ///< type of the operand dhidden
-  qlora_dtype gradientType; ///< of the gathered gradient; f32 for panels
+  qlora_dtype gradientType; ///< type of `gradient`; f32 for panels
   Part rowLosses;           ///< f64 [rows]; head_part has none
   Part labelled;            ///< i32 [rows]: the rows with a label, then -1
   Part logits;              ///< f32 [chunkRows, vocab]

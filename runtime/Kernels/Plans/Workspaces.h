@@ -67,8 +67,8 @@ inline constexpr int64_t kLeastTileDepth = 32;
 /// room for the padding, whatever the CPU.
 struct GemmCopies {
   Part a, b, c;
-  uint64_t bytes = 0; ///< of all copies; the library's scratch follows
-  int64_t depth; ///< of a and b in the matmul
+  uint64_t bytes = 0; ///< size of the copies; scratch follows them
+  int64_t depth; ///< padded depth of the matmul
   static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
 };
 
@@ -92,7 +92,7 @@ struct PanelPlan {
   int64_t groups = 1;
   int64_t m, n, k;       ///< c[m,n], and the depth k
   int64_t columns, rows; ///< columns of a panel, rows of one matmul
-  qlora_dtype type;      ///< of a and of the decoded weight
+  qlora_dtype type;      ///< type of a and of the decoded weight
   float alpha;
   Part decoded, sum, scratch; ///< per slot
   uint64_t slotBytes = 0;
@@ -116,7 +116,7 @@ struct Int8Plan {
   static constexpr int64_t kRows = 16;     ///< rows of c finished together
   int64_t m, n, k;
   int64_t depth;   ///< k padded with zeros
-  int64_t columns; ///< of c in a panel, a multiple of kTile
+  int64_t columns; ///< columns of a panel, a multiple of kTile
   Part codes;      ///< i16 [padded m, depth]
   Part scales;     ///< f32 [m]
   Part marks;      ///< u8 [k]: columns with outliers
@@ -154,7 +154,7 @@ struct AttentionScratch {
   // attention_grad only.
   Part scoreGradients, outGradients, outputs;
   Part slopes; ///< derivative of the cap, f32 [block, block]
-  Part keyGradients, valueGradients; ///< of all keys of a head
+  Part keyGradients, valueGradients; ///< f32 sums for all keys of a head
   uint64_t slotBytes = 0;
 
   Part slots;
@@ -192,8 +192,8 @@ inline constexpr int64_t kHeadTasks = 16;
 
 /// A task's result for a row.
 struct HeadRowState {
-  double sum;    ///< of e^(logit - maximum)
-  float maximum; ///< of the logits
+  double sum;    ///< sum of e^(logit - maximum)
+  float maximum; ///< largest logit
   float target;  ///< logit of the target; 0 if another task has it
   int64_t best;  ///< first token id with the maximum
 };
@@ -213,7 +213,7 @@ struct HeadPlan {
   qlora_dtype productType;
   bool hasGradient, hasWeightGradient;
   int64_t blockRows, panelWords;
-  float cap; ///< of logits; 0: none
+  float cap; ///< cap of logits; 0: no cap
 
   // Buffers of the workspace.
   Part rowNumbers, rowLosses; ///< i32, f64 [chunkRows]
@@ -221,15 +221,15 @@ struct HeadPlan {
   Part gathered;  ///< hidden [blocks * blockRows, hidden]
   Part states;    ///< HeadRowState [tasks, blockRows]
   Part gradients; ///< f32 [tasks, blockRows, hidden]
-  Part slots;     ///< of slotBytes each
+  Part slots;     ///< slots of slotBytes each
   Size total = 0;
   // Per slot.
   Part rowValues; ///< f32 [3, blockRows]
   Part logits;    ///< f32 [blockRows, panelWords]
   Part narrow;    ///< logits in productType, if that is not f32
-  Part slopes;    ///< derivative of the cap, as logits
+  Part slopes;    ///< slopes of the cap, shaped like logits
   Part words;     ///< a panel in productType, if w has another type
-  Part scratch;   ///< of a matmul
+  Part scratch;   ///< scratch of a matmul
   uint64_t slotBytes = 0;
 
   static HeadPlan of(const KernelRequest &request);

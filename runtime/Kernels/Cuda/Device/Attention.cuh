@@ -28,7 +28,7 @@ struct AttentionShape {
   int length, heads, keyHeads, dim;
   int window; ///< 0 if it masks nothing
   float scale, cap;
-  const int32_t *segments; ///< of the batch, after placeOf() of one sequence
+  const int32_t *segments; ///< the batch's; after placeOf() a sequence's
 
   /// Reads the constants; window, scale and cap are at index `window` on.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
@@ -83,7 +83,7 @@ QLORA_DEVICE AttentionRows rowsOf(const AttentionShape &shape, const void *data,
 /// The 64 rows, head and dimensions that a block computes.
 struct AttentionPlace {
   int head, batch, part;
-  int first; ///< row
+  int first; ///< index of the first row
 };
 
 /// Returns the place of this block, for parts of `width` dimensions. Blocks
@@ -153,7 +153,7 @@ QLORA_DEVICE AttentionSink sinkOf(const qlora_cuda_args &args,
 /// Operands of the gradient kernels for one query head.
 struct GradientRows {
   AttentionRows q, k, v, dout;
-  const float *lse, *delta; ///< for this head and sequence
+  const float *lse, *delta; ///< rows of this head and sequence
 };
 
 QLORA_DEVICE GradientRows gradientRows(const qlora_cuda_args &args,

@@ -74,7 +74,7 @@ QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
 /// Operand addresses of a block.
 struct ForwardRows {
   AttentionRows q, k, v, out;
-  float *lse; ///< for this head and sequence
+  float *lse; ///< row of this head and sequence
 };
 
 QLORA_DEVICE ForwardRows forwardRows(const qlora_cuda_args &args,

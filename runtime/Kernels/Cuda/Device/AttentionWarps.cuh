@@ -208,7 +208,7 @@ QLORA_DEVICE TileStep nextTile(const AttentionShape &shape,
 /// Position of the calling lane's scores in a tile of a warp. Rows are queries
 /// and columns keys, or vice versa.
 template <int Columns, bool AreRowsQueries> struct ScorePlace {
-  int ownRow, ownColumn; ///< for value 0 of tile 0
+  int ownRow, ownColumn; ///< place of value 0 of tile 0
   bool isFull;           ///< every query sees every key of the tile
 
   /// The block's rows start at firstRow, the tile's columns at firstColumn.
@@ -227,7 +227,7 @@ template <int Columns, bool AreRowsQueries> struct ScorePlace {
                 rows.only != kMixed && rows.only == tile.segment};
   }
 
-  /// Position of value i of tile j.
+  /// Return the row and the column of value i of tile j.
   __device__ int row(int i) const { return ownRow + i / 2 * 8; }
   __device__ int column(int j, int i) const {
     return ownColumn + 8 * j + i % 2;

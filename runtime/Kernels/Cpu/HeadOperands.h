@@ -48,7 +48,7 @@ struct ReplacedLogits {
 struct HeadPiece {
   int64_t first, words, vocab;
 
-  /// Returns the shard of the step, for head_part and head_merge.
+  /// Returns this rank's shard: `step` has its index.
   static HeadPiece of(const qlora_step_block &step, int64_t piece,
                       int64_t vocab);
   bool has(int64_t word) const { return word >= first && word < first + words; }

@@ -120,7 +120,7 @@ struct Int8Plan {
   Part codes;      ///< i16 [padded m, depth]
   Part scales;     ///< f32 [m]
   Part marks;      ///< u8 [k]: columns with outliers
-  Part outliers;   ///< i32 [k]: indices of these columns
+  Part outliers;   ///< i32 [k]: indices of outlier columns
   // Per slot: `row` while a is rounded, the other buffers afterwards.
   Part row;    ///< f32 [k]
   Part panel;  ///< i16 [columns, depth]

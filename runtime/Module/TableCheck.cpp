@@ -72,7 +72,7 @@ static Status checkFormat(const qlora_parameter &p) {
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
     return damaged("quantised, but its role is {} and its block {}", p.role,
                    p.block);
-  // Scales of tp and ep shards are decoded, if the format allows either.
+  // In tp and ep shards, scales are decoded unless the format forbids that.
   const bool isDecoded =
       p.slices != 0 && format->codedScales == CodedScales::kByChoice;
   if (!format->takesDoubleQuant(p.double_quant != 0) ||

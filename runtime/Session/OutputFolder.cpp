@@ -184,7 +184,7 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
 OutputFolder::~OutputFolder() {
   if (!lockFile.isOpen())
     return;
-  // Unlink while locked: isFileAt() tells processes that have opened it.
+  // Unlink while locked: isFileAt() is then false for earlier openers.
   unlink(lockOf(path).c_str());
   if (isNew)
     rmdir(path.c_str());

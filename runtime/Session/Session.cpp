@@ -278,7 +278,7 @@ int64_t Session::totalSteps() const {
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
 
-/// Returns this process's bytes outside the arenas, if it counts host memory.
+/// Returns the process's bytes outside host arenas; 0 without host arenas.
 uint64_t Session::ownBytes() const {
   if (weights.processBytes == 0 || !stepShape().assignsAsOne)
     return weights.processBytes;

@@ -65,9 +65,9 @@ struct OptionRow {
   const char *group; ///< heading in --help-all
   const char *help;
   /// Separated by spaces. "bf16=bfloat16|float32" is a switch: true is
-  /// bfloat16, false is float32; "x=value" is a switch that can only be true. "-x"
-  /// is an earlier spelling: accepted, but not shown. "!x" is refused with a
-  /// hint; only values that earlier versions recorded may have it.
+  /// bfloat16, false is float32; "x=value" is a switch that can only be true.
+  /// "-x" is an earlier spelling: accepted, but not shown. "!x" is refused with
+  /// a hint; only values that earlier versions recorded may have it.
   const char *aliases = "";
   /// Separated by spaces; "a=b": a means b, not shown; "a_N": a_ and a number.
   const char *choices = "";

@@ -9,6 +9,7 @@
 #include "runtime/Device/CommandTimer.h"
 
 #include <cassert>
+#include <csignal>
 
 namespace qlora {
 

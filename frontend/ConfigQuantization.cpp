@@ -63,7 +63,7 @@ static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
 
 // FP8 -------------------------------------------------------------------------
 
-/// Checks that a block shape is missing or the only published one.
+/// Checks that a block shape is missing or [128, 128], the only published one.
 static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
@@ -73,7 +73,7 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
                          key, shortDump(*shape));
 }
 
-/// Warns that activations are not rounded to FP8, as other programs do.
+/// Warns that activations are not rounded to FP8. Other programs round them.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
       "weights are used as stored in FP8, but activations are not rounded to "

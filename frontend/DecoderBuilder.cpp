@@ -330,8 +330,8 @@ void DecoderBuilder::buildForward() {
   enter("forward");
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {
-    // Insert it before the LM head, whose gradients need the most memory. The
-    // backward then computes the router loss's gradients later.
+    // Insert the router loss before the LM head, whose gradients need the most
+    // memory. The backward then computes the router loss's gradients later.
     body.setInsertionPoint(loss);
     results.push_back(buildRouterLoss(body, config.experts, routed, segments));
     body.setInsertionPointToEnd(block);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds a decoder's tensors by name, and checks that no others are needed.
+// Finds a decoder's tensors by name, and checks the tensors left over.
 
 #include "frontend/DecoderWeights.h"
 

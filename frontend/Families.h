@@ -172,10 +172,10 @@ struct Experts {
 struct ConfigDefaults {
   int64_t kvHeads = 0;
   int64_t headDim = 0;
-  int64_t window = 0; ///< if `sliding_window` is missing, not null
+  int64_t window = 0; ///< if `sliding_window` is missing; null means none
   int64_t windowPeriod = 0;
   double queryWidth = 0, attentionScale = 0;
-  double attentionCap = 0, logitCap = 0; ///< if missing, not null
+  double attentionCap = 0, logitCap = 0; ///< null means none
   double ropeTheta = 10000;
   const char *rope = ""; ///< an object like `rope_scaling`
   double windowedRopeTheta = 10000; ///< of RotaryRule::kByLayerType

@@ -33,7 +33,7 @@ struct DropoutConfig {
 /// Rotary positions of some layers.
 struct Rotary {
   RopeConfig rope;
-  std::vector<float> frequencies;     ///< rope.rotated / 2
+  std::vector<float> frequencies;     ///< rope.rotated / 2 values
   std::vector<float> longFrequencies; ///< for longrope; else empty
 };
 

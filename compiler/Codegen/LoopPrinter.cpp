@@ -288,8 +288,8 @@ FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
   return known[key] = name;
 }
 
-/// Returns `value` as an expression without outer parentheses. A value whose
-/// only use this is gets no variable.
+/// Returns `value` as an expression without outer parentheses. A value without
+/// other uses gets no variable.
 FailureOr<std::string> LoopPrinter::lastUse(Value value, Half half) {
   Operation *op = value.getDefiningOp();
   bool isOnlyUse = op && isRow(value) && uses.lookup({value, half}) == 1 &&

@@ -45,7 +45,7 @@ static bool readsOnlyFrozen(LaunchOp launch,
   return readsAny;
 }
 
-/// Returns the buffers that only launches from frozen weights write.
+/// Returns the buffers whose writers read nothing but frozen weights.
 static DenseSet<Operation *>
 decodedBuffers(ArrayRef<Operation *> commands,
                const DenseMap<Operation *, size_t> &gathered) {

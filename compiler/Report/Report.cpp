@@ -82,7 +82,7 @@ static llvm::json::Array decisionsOf(ModuleOp program, StringRef pass) {
   return list;
 }
 
-/// Returns the values of `key` in the objects of `list`, combined pairwise.
+/// Combines the values of `key` in the objects of `list`, starting from 0.
 static double combined(const llvm::json::Array &list, StringRef key,
                        double (*combine)(double, double)) {
   double result = 0;

@@ -167,7 +167,7 @@ size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   size_t place = prepared.reader;
   for (double cover = 0; place > earliest && cover < needed;)
     cover += coverOf(commands[--place]);
-  // The op at the position must not move itself.
+  // Skip launches that are moved too: they cannot mark the position.
   while (ahead.contains(commands[place]))
     ++place;
   return place;

@@ -85,7 +85,7 @@ public:
   mlir::FailureOr<program::EntryOp> run(mlir::OpBuilder &outer);
 
 private:
-  // Ops.
+  // Lowering of ops.
   mlir::LogicalResult lower(mlir::Operation &op);
   mlir::LogicalResult lowerRows(model::RowsOp op);
   mlir::LogicalResult lowerLibrary(model::LibraryOp op);
@@ -105,7 +105,7 @@ private:
   void lowerReceive(model::ReceiveOp op);
   void lowerAllSum(model::AllSumOp op);
 
-  // Buffers.
+  // Places of values in buffers.
   Place placeOf(mlir::Value value);
   Place densePlaceOf(mlir::Value value);
   static bool isDense(const Place &place, mlir::RankedTensorType type);
@@ -127,7 +127,7 @@ private:
   void bindInputs();
   void bindResults();
 
-  // Commands.
+  // Appending of commands.
   void launch(mlir::FlatSymbolRefAttr kernel,
               llvm::ArrayRef<mlir::Value> buffers,
               llvm::ArrayRef<int64_t> access, llvm::ArrayRef<int64_t> dtypes,

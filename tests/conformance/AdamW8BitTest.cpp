@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// adamw_8bit: the states equal bitsandbytes' bit for bit, step by step, on
-// every target. Nothing changes if the gradient is not finite.
+// adamw_8bit: the optimizer states equal bitsandbytes' bit for bit after each
+// step, on every target. Nothing changes if the gradient is not finite.
 
 #include <cstring>
 

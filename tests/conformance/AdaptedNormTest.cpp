@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Compares adapted_norm with the reference row.
+// Compares adapted_norm with its reference implementation.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -54,8 +54,8 @@ void check(const Shape &s, const std::string &implementation, qlora_dtype w,
                 tolerance(F32, expected.at("out", i), s.rank));
 }
 
-/// Rows, columns and ranks that are no multiple of any tile or block size, and
-/// quantization blocks that straddle rows.
+/// Row counts, column counts and LoRA ranks that are not multiples of any tile
+/// or block size, and quantization blocks that straddle rows.
 TEST(AdaptedNorm, AgreesWithTheReferenceOnOddShapes) {
   const Shape shapes[] = {
       {1, 1, 1}, {17, 513, 3}, {33, 64, 8}, {5, 1100, 16}, {600, 7, 2}};

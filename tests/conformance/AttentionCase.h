@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Cases of attention and attention_grad, and error bounds for rows of
-// Kernels.def that round the scores.
+// Cases of attention and attention_grad, and error bounds for implementations
+// that round the scores.
 
 #ifndef QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
 #define QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
@@ -34,7 +34,8 @@ inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
              << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
-/// Returns a segment: one of three of odd lengths, or 1; 0 for padding.
+/// Returns the segment of a token: one of three with odd lengths, always 1 for
+/// kOne, and 0 for padding.
 inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
   const int64_t position = token + 3 * batch;
   const bool isPadded =
@@ -90,7 +91,8 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
   return test;
 }
 
-/// Runs the reference forward and copies out and lse to the gradient's case.
+/// Runs the reference forward and copies its `out` and `lse` to the gradient's
+/// case.
 inline KernelCase makeGradient(const Attention &a) {
   KernelCase forward = makeCase(a, false), gradient = makeCase(a, true);
   expectOk(forward.run("reference"));
@@ -111,14 +113,16 @@ inline KernelCase makeGradient(const Attention &a) {
 // where they are largest, and a wrong small result would pass. cuDNN's rows may
 // round once more: the summands of dk and dv from each query head.
 
-/// Returns how many such errors a row may make in one result.
+/// Returns how many bf16 roundings of its summands (see above) a result of the
+/// implementation `row` may contain.
 inline int roundingsOf(const Attention &a, const std::string &row) {
   if (a.dtype != QLORA_DTYPE_BF16)
     return 0;
   return row == "cudnn" ? 2 : row == "reference" ? 0 : 1;
 }
 
-/// Sums of magnitudes by operand and element; empty if nothing is rounded.
+/// Sums of magnitudes, by operand name and element index; empty if nothing is
+/// rounded.
 using Magnitudes = std::map<std::string, std::vector<double>>;
 
 inline Magnitudes forwardMagnitudes(const Attention &a) {
@@ -143,7 +147,8 @@ inline bool sees(const Attention &a, int64_t batch, int64_t query,
           segmentOf(a, batch, query) == segmentOf(a, batch, key));
 }
 
-/// Operands as doubles, by name. Rows are addressed by their first element.
+/// Computes the bounds above for the gradients, from the operands in f64. A row
+/// of an operand is addressed by the index of its first element.
 class RoundedGradient {
 public:
   explicit RoundedGradient(const Attention &a) : a(a) {

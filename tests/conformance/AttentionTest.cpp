@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // attention and attention_grad: compares the reference gradient with finite
-// differences of the reference, and the other rows with both.
+// differences of the reference, and the other implementations with the
+// reference.
 
 #include "tests/conformance/AttentionCase.h"
 
@@ -15,7 +16,8 @@ namespace {
 constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 
-/// Returns the worst error of a strided result, in tolerances.
+/// Returns the largest error of a strided result, as a multiple of the
+/// tolerance.
 double worstError(KernelCase &expected, KernelCase &got, const char *operand,
                   int64_t rows, int64_t columns, int64_t ld, int64_t terms,
                   double magnitude, const Magnitudes &magnitudes = {},
@@ -53,10 +55,10 @@ const Attention kCases[] = {
     {1, 140, 2, 2, 80, 0, 16, Segments::kPadded, BF16},
     {1, 131, 3, 3, 64, 0, 3, Segments::kNone, BF16},
     {1, 260, 2, 1, 40, 100, 0, Segments::kPacked, BF16},
-    // Enough key heads for all three slots.
+    // Enough key heads to use all three workspace slots of the CPU kernel.
     {2, 50, 4, 2, 24, 0, 4, Segments::kPacked, BF16},
     {3, 40, 4, 2, 12, 9, 0, Segments::kNone, F32},
-    // Whole tiles, which cuDNN accepts.
+    // Lengths that are multiples of a tile, which cuDNN accepts.
     {2, 128, 4, 2, 64, 0, 0, Segments::kPadded, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kPacked, BF16},
     {1, 128, 2, 2, 80, 0, 16, Segments::kNone, BF16},
@@ -65,7 +67,7 @@ const Attention kCases[] = {
     {1, 256, 3, 1, 32, 50, 0, Segments::kNone, BF16},
     // The gradient runs in two steps of two key heads each.
     {2, 128, 8, 4, 32, 70, 8, Segments::kPadded, BF16},
-    // Caps that bend all scores, caps that bend hardly any, and sinks.
+    // Caps that change all scores, caps that change hardly any, and sinks.
     {1, 150, 4, 2, 20, 0, 3, Segments::kPadded, F32, 0.7},
     {1, 270, 2, 1, 9, 33, 0, Segments::kNone, F32, 50},
     {2, 131, 4, 2, 64, 0, 8, Segments::kPacked, BF16, 0.5},
@@ -175,8 +177,9 @@ TEST(AttentionGrad, AgreesWithTheReference) {
   }
 }
 
-/// Both gradient rows read our own forward's results. A real GPU uses a length
-/// of training; on the software platform, a shorter one takes seconds.
+/// Compares cuDNN's gradient with our own CUDA kernel's; the input of both is
+/// the result of our own forward. The sequence length is realistic on a real
+/// GPU and shorter on the software platform, where it takes seconds.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();

@@ -16,18 +16,18 @@
 namespace qlora {
 
 /// A range of host memory that is copied to the device before a launch and back
-/// after it, to `shift` bytes after an aligned address. The operand begins
-/// `offset` bytes inside.
+/// after the launch. Its device address is `shift` bytes after an aligned
+/// address. The operand begins `offset` bytes after the start of the range.
 struct CudaOperand {
   std::span<uint8_t> bytes;
   uint64_t offset = 0, shift = 0;
   bool isAbsent = false;
 };
 
-/// One per process; used from one thread.
+/// The process has one instance, which must be used from one thread.
 class CudaGpu final : public CudaContext {
 public:
-  /// Returns nullptr if there is none; `reason` then returns the cause.
+  /// Returns nullptr if there is no GPU; `reason` then returns the cause.
   static CudaGpu *get();
   static const std::string &reason();
   /// Returns whether the GPU is not the software platform.
@@ -41,8 +41,9 @@ public:
   uint32_t arch() const override { return architecture; }
   StatusOr<CUfunction> function(std::string_view symbol) override;
 
-  /// Launches the kernel once and waits: as a captured graph, or directly if
-  /// there is an observer. Without a step, all rows may have labels.
+  /// Launches the kernel once and waits. Uses a captured graph, or a direct
+  /// launch if there is an observer. If `step` is null, all rows may have
+  /// labels.
   Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
              const qlora_step_block *step, KernelObserver *observer,
              bool hasOneSegment = false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Properties of the CUDA rows only: vector accesses to operands that begin at
-// any element, and a GPU that may be absent.
+// Properties of the CUDA implementations only: vector accesses to operands that
+// begin at any element, and a GPU that may be absent.
 
 #include "tests/conformance/AttentionCase.h"
 
@@ -23,8 +23,8 @@ protected:
   }
 };
 
-/// Expects the same result bytes for operands at the start of allocations and
-/// for operands one element later.
+/// Expects that the result has the same bytes whether operands begin at the
+/// start of an allocation or one element later.
 template <typename Make>
 void expectSameShifted(const Make &make, const char *implementation,
                        const char *result) {
@@ -69,7 +69,7 @@ TEST_F(Cuda, CopiesFromAnyElement) {
 }
 
 /// Operands that do not allow 16-byte loads have separate kernels, which sum in
-/// the same order.
+/// the same order, so results are equal bit by bit.
 TEST_F(Cuda, AttendsFromAnyElement) {
   const Attention a = {1, 130, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
   expectSameShifted([&] { return makeCase(a, false); }, "cuda", "out");
@@ -77,7 +77,8 @@ TEST_F(Cuda, AttendsFromAnyElement) {
     expectSameShifted([&] { return makeGradient(a); }, "cuda", name);
 }
 
-/// Unaligned operands may split a sum differently.
+/// cuBLASLt may split sums differently for unaligned operands, so results are
+/// compared within a tolerance.
 TEST_F(Cuda, MultipliesFromAnyElement) {
   for (qlora_dtype type : {F32, BF16}) {
     const auto make = [&] {
@@ -106,7 +107,7 @@ TEST_F(Cuda, MultipliesFromAnyElement) {
   }
 }
 
-/// Ensures that AttentionTest does compare cuDNN if cuDNN is installed.
+/// Ensures that AttentionTest compares cuDNN whenever cuDNN is installed.
 TEST_F(Cuda, TakesCudnnWhereItIs) {
   const auto cudnn = CudaGpu::get()->cudnn();
   RecordProperty("cudnn", cudnn.isOk() ? "" : cudnn.status().message());
@@ -116,8 +117,9 @@ TEST_F(Cuda, TakesCudnnWhereItIs) {
   EXPECT_EQ(makeCase(a, false).isTaken("cudnn"), cudnn.isOk());
 }
 
-/// Counts how far queries see, in blocks of 1,024 tokens. Segments span several
-/// blocks, begin at a border of blocks, and follow padding.
+/// Checks qlora_attention_reach, which counts the keys that each query attends
+/// to, in blocks of 1,024 tokens. Segments span several blocks, begin at a
+/// block border, and follow padding.
 TEST_F(Cuda, CountsHowFarQueriesSee) {
   for (const int64_t length : {1024, 1152, 5000})
     for (const int64_t window : {0, 100}) {
@@ -154,7 +156,7 @@ TEST_F(Cuda, CountsHowFarQueriesSee) {
     }
 }
 
-/// If sequences have one segment, cuDNN's graph reads no segments.
+/// If all sequences have one segment, cuDNN's graph does not read `segments`.
 TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
   const Attention packed = {1, 256, 2, 1, 64, 0, 0, Segments::kPacked, BF16};
   Attention none = packed;
@@ -169,8 +171,8 @@ TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
     ASSERT_EQ(told.at("out", i), without.at("out", i));
 }
 
-/// Queries of segment 0 around cuDNN's attention. Two heads of five tokens, of
-/// which the last two are padding.
+/// Input of the kernels that handle padding before and after cuDNN's attention:
+/// two heads and five tokens, of which the last two are padding (segment 0).
 const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};
 
 TEST_F(Cuda, ClearsTheOutputOfPadding) {
@@ -209,8 +211,8 @@ TEST_F(Cuda, GivesPaddingNoProbability) {
   test.checkGuards("attention_grad");
 }
 
-/// Logits whose target, the 77th from the end, is the first of two equal
-/// maxima; then the other half of the row's bytes.
+/// Returns a row of logits with two equal maxima, 77 and 5 elements before its
+/// end.
 std::vector<float> longRow(int64_t vocab, unsigned seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, 3);
@@ -221,7 +223,8 @@ std::vector<float> longRow(int64_t vocab, unsigned seed) {
   return logits;
 }
 
-/// Checks loss, correct and gradients, which replace two rows of logits.
+/// Checks the loss, `correct` and the gradients, which overwrite two rows of
+/// logits.
 void checkLongRows(int64_t vocab, qlora_dtype type) {
   CudaGpu &gpu = *CudaGpu::get();
   const auto bytes = uint64_t(vocab) * 4;
@@ -257,7 +260,7 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
     EXPECT_NEAR(reinterpret_cast<double *>(losses.data())[row],
                 std::log(sum) - 14, 1e-6);
     EXPECT_EQ(qlora_load_i32(correct.data(), row), row == 0);
-    // The exponential takes a difference of at most 32, and log(sum) < 16.
+    // The exponent is at most 32 in magnitude, and log(sum) < 16.
     const double relative = 0x1p-22 + 32 * 0x1p-23 + 16 * 0x1p-24;
     for (int64_t i = 0; i < vocab; ++i) {
       const double likely = std::exp(double(before[size_t(i)]) - std::log(sum));
@@ -270,8 +273,8 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
   }
 }
 
-/// Rows that take several iterations and barriers; elements are read in fours,
-/// or one by one if rows do not begin at multiples of 16 bytes.
+/// A row takes several iterations and barriers of a thread block. Elements are
+/// read in fours, or one by one if rows do not begin at multiples of 16 bytes.
 TEST_F(Cuda, ReplacesLongRowsOfLogitsByTheirGradient) {
   for (qlora_dtype type : {F32, BF16})
     for (int64_t vocab : {70000, 33333})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Compares the ops of experts with sums in f64: odd shapes, experts without
-// rows, and ties between choices.
+// Compares the kernels of MoE experts with sums in f64: odd shapes, experts
+// without rows, and ties between router logits.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -24,7 +24,7 @@ const Routing kRoutings[] = {{1, 1, 1, false},  {7, 4, 2, false},
                              {7, 4, 2, true},   {300, 9, 9, false},
                              {300, 9, 4, true}, {33, 128, 8, false}};
 
-/// Logits with ties: few different values.
+/// Fills the logits with only eleven different values, so that there are ties.
 void fillLogits(KernelCase &test, const Routing &r) {
   for (int64_t row = 0; row < r.rows; ++row)
     for (int64_t e = 0; e < r.experts; ++e)
@@ -32,7 +32,8 @@ void fillLogits(KernelCase &test, const Routing &r) {
                double((row * 31 + e * e * 7) % 11) / 4 - 1);
 }
 
-/// Follows the definition: a stable sort.
+/// Returns all experts of a row by descending logit; a stable sort resolves
+/// ties as the op defines it.
 std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts(static_cast<size_t>(r.experts));
   std::iota(experts.begin(), experts.end(), 0);
@@ -44,7 +45,8 @@ std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   return experts;
 }
 
-/// Returns the softmax of a row's logits in f64, 0 for logits outside of it.
+/// Returns the softmax of a row's logits in f64, over all experts or only the
+/// chosen ones; 0 for all other experts.
 std::vector<double> softmaxOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts = chosenOf(test, r, row);
   if (!r.overAll)
@@ -137,7 +139,7 @@ TEST(RouteGrad, IsTheDerivativeOfTheSoftmax) {
       }
 }
 
-/// Returns the experts of `rows` choices; some experts have none.
+/// Returns an expert per row; some experts are never chosen.
 std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   std::vector<int64_t> choices;
   for (int64_t i = 0; i < rows; ++i)
@@ -145,7 +147,8 @@ std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   return choices;
 }
 
-/// Checks the sort on rank `part` of `ranks`, which have equally many experts.
+/// Checks sort_by_expert on rank `part` of `ranks`; each rank has equally many
+/// experts.
 void checkSort(const std::string &row, int64_t rows, int64_t experts,
                int64_t ranks, uint32_t part) {
   KernelCase::Types types = {{"choices", I32}, {"order", I32},
@@ -215,9 +218,10 @@ TEST(SortByExpert, NamesAnImpossibleExpert) {
 
 constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
 
-/// A permutation of the choices.
+/// Returns the position of a choice after sorting: any permutation.
 int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
-/// Choices of experts on other ranks have no place.
+/// Returns whether the chosen expert is on this rank; other choices have no
+/// position.
 bool isThere(int64_t choice) { return choice % 5 != 3; }
 
 TEST(GatherRows, AndCombineRowsAreTransposes) {

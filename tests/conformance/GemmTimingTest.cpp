@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Choice of a GEMM algorithm by its time: exact on the software platform, whose
-// times are simulated; on a real GPU as far as times repeat.
+// Choice of a GEMM algorithm by its measured time. Results are exact on the
+// software platform, whose times are simulated; on a real GPU they vary like
+// the times.
 
 #include "tests/conformance/CudaGpu.h"
 
@@ -22,13 +23,14 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLong = std::chrono::minutes(5);
 constexpr uint64_t kScratch = 1 << 16;
 
-/// How far times of one algorithm may differ on a real GPU and on the software
-/// platform, where candidates within 1 % count as equal.
+/// slack() is the ratio by which times of one algorithm may differ: large on a
+/// real GPU, and small on the software platform, where candidates within 1 %
+/// count as equal.
 bool isGpu() { return std::getenv("QLORA_CUDA_IMAGES"); }
 double slack() { return isGpu() ? 1.25 : 1.02; }
 
-/// Returns whether another candidate has the same attributes, which are the
-/// first half of the bytes in version 13.1.
+/// Returns whether another candidate has the same attributes as the chosen
+/// algorithm. In cuBLASLt 13.1, the first half of the bytes has the attributes.
 bool isToldByBytesOnly(const GemmChoice &choice) {
   const auto hasAttributesOfChosen = [&](const GemmAlgorithm &candidate) {
     return std::equal(candidate.choice.data, candidate.choice.data + 4,
@@ -111,7 +113,8 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
       continue;
     }
     ASSERT_TRUE(choice.algorithm);
-    // Each candidate that runs is timed alone: none is clearly faster.
+    // Time each candidate that runs separately: none is clearly faster than the
+    // chosen one.
     for (const GemmAlgorithm &candidate : choice.candidates) {
       GemmSelection alone;
       GemmChoice only;
@@ -144,7 +147,7 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
           choice.description->restore(candidate.choice, signature.scratchLimit);
       ASSERT_TRUE(again.isOk());
       EXPECT_EQ(*again, candidate);
-      // Version 13.1 keeps the reduction scheme in this word.
+      // cuBLASLt 13.1 stores the reduction scheme in data[2].
       cublasLtMatmulAlgo_t inPlace = candidate.choice;
       inPlace.data[2] |= kCublasReductionInPlace;
       auto refused = choice.description->restore(inPlace, ~uint64_t{0});
@@ -158,13 +161,13 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
 }
 
 /// Candidates that cannot run are excluded. The software cuBLASLt has some that
-/// do not run, or not in a capture.
+/// never run and some that do not run in a capture.
 TEST_F(GemmTiming, WhatCannotRunIsOut) {
   if (isGpu())
     GTEST_SKIP() << "a GPU may run all";
   allocate(1 << 20);
   add(problemOf(16, QLORA_DTYPE_F32, 0));
-  // The GEMM with aligned operands: it is last in the order of signatures.
+  // The GEMM with aligned operands is last in the order of signatures.
   const auto &[signature, choice] = *gpu->gemms.choices.rbegin();
   size_t out = 0;
   for (const GemmAlgorithm &candidate : choice.candidates) {
@@ -187,7 +190,7 @@ TEST_F(GemmTiming, WhatCannotRunIsOut) {
 }
 
 TEST_F(GemmTiming, MemoryIsZeroAfterwards) {
-  // The operands do not fit into a single one of these.
+  // The operands do not fit into any single allocation.
   for (const uint64_t bytes : {20000, 16000, 12345, 70000})
     allocate(bytes);
   addSome();

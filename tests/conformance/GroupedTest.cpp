@@ -138,7 +138,7 @@ TEST(GroupedMatmul, MultipliesEachGroupWithItsMatrix) {
         }
 }
 
-/// Whole and partial tiles of 64 rows and 128 columns, and whole and partial
+/// Full and partial tiles of 64 rows and 128 columns, and full and partial
 /// iterations of 64 elements.
 TEST(GroupedMatmul, MultipliesOnTensorCores) {
   const std::vector<int64_t> counts[] = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // head_loss and head_loss_grad: compares the reference with finite differences,
-// and the chunked rows with the reference.
+// and the chunked implementations with the reference.
 
 #include <algorithm>
 #include <map>
@@ -28,7 +28,8 @@ struct Head {
   int64_t replaced = 0; ///< tokens with replacement logits
 };
 
-/// Token ids from the last one backwards, as far apart as possible.
+/// Returns a token id whose logits are replaced. The ids start at the last one
+/// and go down in the largest equal steps.
 int64_t replacedWord(const Head &h, int64_t column) {
   return h.vocab - 1 - column * (h.vocab / h.replaced);
 }
@@ -88,19 +89,20 @@ const Head kCases[] = {
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
     {4, 200, 6, 3, 0, BF16, F32, F32, true},
-    // Blocks of rows, panels of the vocabulary, and partial ones of both.
+    // Full and partial blocks of rows and panels of the vocabulary.
     {700, 40, 1500, 400, 3, BF16, BF16, BF16, true},
     {1000, 6, 515, 1000, 0, F32, F32, F32, true},
-    // More rows than the block that lists labelled rows has threads.
+    // More rows than the thread block that lists labelled rows has threads.
     {1100, 12, 40, 400, 1, F32, F32, BF16, true},
-    // A vocabulary of more than one panel of a weight that CUDA widens.
+    // More vocabulary rows than one panel of a weight that CUDA converts to a
+    // wider type.
     {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
-    // Caps that bend all logits, and caps that bend hardly any.
+    // Caps that change all logits, and caps that change hardly any.
     {70, 33, 130, 16, 1, F32, F32, F32, true, 0.8},
     {90, 48, 515, 64, 0, BF16, BF16, BF16, true, 1.5},
     {61, 50, 300, 100, 2, BF16, F32, BF16, true, 30},
     {40, 16, 75, 8, 0, F32, BF16, F32, false, 30},
-    // Sums per sequence; chunks cover fractions of sequences.
+    // One loss per sequence; chunks contain incomplete sequences.
     {70, 33, 130, 16, 0, F32, F32, F32, false, 0, 5},
     {90, 48, 200, 64, 1, BF16, BF16, BF16, false, 0, 90},
     // Replacement logits: some of them, in several panels, and all.
@@ -110,14 +112,14 @@ const Head kCases[] = {
     {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6},
 };
 
-/// With bf16 operands of the gradient GEMMs, the gradients of the logits are
+/// If operands of the gradient GEMMs are bf16, the gradients of the logits are
 /// rounded to bf16 first.
 double rounding(const Head &h) {
   return h.dtype == BF16 ? unitRoundoff(BF16) : 0;
 }
 
 void checkGradients(const Head &h, KernelCase &expected, KernelCase &got) {
-  // |dlogits| of a row sum to at most 2, |w| <= 1.
+  // The sum of |dlogits| over a row is at most 2, and |w| <= 1.
   for (int64_t row = 0; row < h.rows; ++row)
     for (int64_t i = 0; i < h.hidden; ++i) {
       const int64_t at = row * (h.hidden + h.gap) + i;
@@ -169,7 +171,8 @@ TEST(HeadLoss, AgreesWithTheReference) {
     }
 }
 
-/// The device skips chunks that have no label according to the host.
+/// The CUDA implementation skips chunks that have no labels according to the
+/// step block's labelled_rows.
 TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -202,11 +205,11 @@ double lossWith(const Head &h, const char *operand, int64_t index,
   return test.at("loss", 0);
 }
 
-/// The derivative of the reference's loss, from finite differences.
+/// Returns the derivative of the reference's loss from finite differences.
 struct LossSlope {
   static constexpr double kStep = 0x1p-6;
-  /// step^2 times a third derivative of about `rows`, plus the f32 rounding of
-  /// a loss below 16 divided by the step.
+  /// Error bound: kStep^2 times a third derivative of about `rows`, plus the
+  /// f32 rounding of a loss below 16 divided by the step.
   static constexpr double kLimit = 6 * kStep * kStep / 6 + 16 * 0x1p-24 / kStep;
   const Head &h;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks in one process, each with a shard of the vocabulary: states of all rows
-// (head_part), and each rank's results from all states (head_merge).
+// Simulates ranks in one process, each with a shard of the vocabulary.
+// head_part computes states of all rows on each rank; head_merge computes each
+// rank's results from the states of all ranks.
 
 #ifndef QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
 #define QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
@@ -15,7 +16,7 @@ inline constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 inline constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
 inline constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
 
-/// Destination of dhidden.
+/// Type or operand that receives the gradient of the hidden states.
 enum class Into { kNone, kGradient, kF32, kBF16 };
 enum class Labels { kSome, kNone, kFirstShard };
 
@@ -54,7 +55,8 @@ inline std::vector<Rows> rowsOfParts() {
   return rows;
 }
 
-/// `isShared`: all ranks have the same rows, and each merges all of them.
+/// If `isShared`, all ranks have the same rows, and each rank merges all of
+/// them.
 inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
                                          bool isShared = false) {
   return {{"rows", s.rows},        {"hidden_size", s.hidden},
@@ -65,7 +67,7 @@ inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
           {"replaced", 0},         {"own", isShared ? s.rows : s.ofShard()}};
 }
 
-/// The whole vocabulary on one rank.
+/// Returns the unsharded problem: the full vocabulary on one rank.
 inline KernelCase makeWhole(const Split &s) {
   KernelCase whole("head_loss_grad",
                    {{"hidden", s.dtype},
@@ -96,7 +98,8 @@ inline qlora_step_block stepOf(int64_t shard, int64_t labelledRows = 1 << 30) {
   return step;
 }
 
-/// Sets the rank's rows of w, and zeros after the last one.
+/// Copies the shard's rows of w; rows after the end of the vocabulary are
+/// zeros.
 inline void setPiece(const Split &s, int64_t shard, KernelCase &whole,
                      KernelCase &part) {
   for (int64_t word = 0; word < s.piece; ++word)
@@ -154,7 +157,7 @@ inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
   return merge;
 }
 
-/// Returns head_part's cases for all ranks, not run yet.
+/// Returns the cases of head_part for all ranks; the caller runs them.
 inline std::vector<KernelCase> makeParts(const Split &s, KernelCase &whole) {
   std::vector<KernelCase> parts;
   for (int64_t shard = 0; shard < s.shards; ++shard)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // head_part and head_merge: compares the states and results of ranks with
-// shards of the vocabulary with head_loss_grad's reference on all of it.
+// vocabulary shards with head_loss_grad's reference on the full vocabulary.
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace headparts;
 
-/// Checks the states, which other ranks read.
+/// Checks the softmax states that ranks exchange.
 void checkStates(const Split &s, Ranks &expected, Ranks &got) {
   for (size_t shard = 0; shard < got.parts.size(); ++shard)
     for (int64_t i = 0; i < s.rows * 4; ++i) {
@@ -26,7 +26,8 @@ void checkStates(const Split &s, Ranks &expected, Ranks &got) {
         ASSERT_EQ(state, exact) << shard << " " << i;
         continue;
       }
-      // A sum is off by the same factor as its maximum.
+      // The relative error of a sum of exponentials is that of its maximum's
+      // exponential.
       ASSERT_NEAR(
           state, exact,
           tolerance(F32, exact, s.hidden * 2, i % 4 == 1 ? 1 + exact : 1))
@@ -40,7 +41,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
     for (int64_t line = 0; line < s.lines; ++line) {
       const int64_t at = shard * s.lines + line;
       EXPECT_EQ(merge.at("count", line), whole.at("count", at));
-      // Sums of exponentials, maxima and targets are exchanged as f32.
+      // Sums of exponentials, maxima and target logits are exchanged as f32.
       const double exact = whole.at("loss", at);
       EXPECT_NEAR(merge.at("loss", line), exact,
                   tolerance(F32, exact, s.hidden * s.ofShard()));
@@ -52,7 +53,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
   }
 }
 
-/// Checks the sum over ranks; each rank's summands were rounded.
+/// Checks the gradient, summed over ranks. Each rank rounds its summand.
 void checkGradients(const Split &s, KernelCase &whole, Ranks &ranks) {
   const bool isBF16 = s.dtype == BF16 && s.weight == BF16;
   const char *operand = s.hasDHidden() ? "dhidden" : "gradient";
@@ -83,17 +84,18 @@ const Split kCases[] = {
     {4, 40, 16, 513, 129, 8, 0, BF16, BF16, Into::kBF16},
     {8, 80, 10, 99, 13, 100, 2, BF16, F32, Into::kGradient, 0, 10},
     {2, 30, 16, 75, 38, 8, 0, BF16, F16, Into::kNone},
-    // Last shards with few tokens of the vocabulary, and with none.
+    // Last shards with few token ids, and with none.
     {4, 24, 9, 9, 3, 5, 0, F32, F32, Into::kGradient},
     {8, 48, 12, 17, 3, 20, 0, BF16, BF16, Into::kF32},
     {4, 24, 5, 5, 2, 24, 1, F32, BF16, Into::kF32},
-    // Several panels and blocks, of which the last shard has a fraction.
+    // Several panels and blocks, which the last shard fills only partially.
     {2, 700, 24, 1500, 760, 400, 3, BF16, BF16, Into::kBF16},
     {3, 600, 6, 1300, 600, 600, 0, F32, F32, Into::kGradient},
     {2, 40, 20, 2100, 2048, 40, 0, F32, F32, Into::kGradient},
-    // A vocabulary of more than one panel of a weight that CUDA widens.
+    // More vocabulary rows than one panel of a weight that CUDA converts to a
+    // wider type.
     {1, 2, 4096, 4150, 4200, 2, 0, BF16, F16, Into::kF32},
-    // Caps that bend all logits, and caps that bend hardly any.
+    // Caps that change all logits, and caps that change hardly any.
     {4, 72, 33, 130, 33, 16, 1, F32, F32, Into::kGradient, 0.8},
     {3, 90, 48, 515, 172, 64, 0, BF16, BF16, Into::kBF16, 1.5},
     {2, 60, 50, 300, 160, 100, 2, BF16, F32, Into::kF32, 30},
@@ -102,8 +104,8 @@ const Split kCases[] = {
     {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
 };
 
-/// If ranks have the same rows, each reports all of them and has its own
-/// summand of the gradient as before.
+/// Checks head_merge if all ranks have the same rows: each rank returns the
+/// losses of all rows, and its gradient equals the one computed before.
 static void checkSharedRows(const Split &s, KernelCase &whole,
                             const Rows &rows, Ranks &ranks) {
   for (int64_t shard = 0; shard < s.shards; ++shard) {
@@ -144,7 +146,8 @@ TEST(HeadParts, AreTheWholeHead) {
   }
 }
 
-/// Rows of w after the vocabulary have logits of 0, here far above all others.
+/// Rows of w after the end of the vocabulary would have logits of 0, far above
+/// all others here. They must not count.
 TEST(HeadParts, RowsBehindTheVocabularyAreNoWords) {
   for (double cap : {0.0, 3.0})
     for (const Rows &rows : rowsOfParts()) {
@@ -182,7 +185,7 @@ TEST(HeadParts, FirstOfEqualMaximaIsTheAnswer) {
   }
 }
 
-/// The device skips chunks in which no rank can have labels.
+/// The CUDA implementation skips chunks in which no rank has labels.
 TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -201,7 +204,8 @@ TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   EXPECT_EQ(tooFew.merges[1].at("count", 0), whole.at("count", 1));
 }
 
-/// Vectors, which are loaded at 16-byte boundaries, and single elements.
+/// Operands that begin at 16-byte boundaries, which are loaded as vectors, and
+/// operands that do not.
 TEST(HeadParts, BeginAtAnyElementOnCuda) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -220,7 +224,8 @@ TEST(HeadParts, BeginAtAnyElementOnCuda) {
   }
 }
 
-/// The observer gets all rows with a target, and nothing after the vocabulary.
+/// The observer gets the logits of all rows with a target, and none after the
+/// end of the vocabulary.
 TEST(HeadParts, ObserverSeesTheLogitsOfTheirWords) {
   const Split s = {2, 10, 6, 610, 320, 3, 0, F32, BF16, Into::kNone};
   KernelCase whole = makeWhole(s);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One launch of a library kernel under test: a request made by name, buffers of
-// exactly the bytes that the op needs, and checks that nothing else was
-// touched.
+// One launch of a library kernel under test: a request by name, buffers of
+// exactly the bytes that the op needs, and checks that no other memory changed.
 //
 // Every buffer has guard bytes of 0xff around it. A read of them is a NaN in
 // any floating-point type; checkGuards finds a write. Gaps between rows of a
@@ -40,11 +39,11 @@ inline double unitRoundoff(qlora_dtype dtype) {
   }
 }
 
-/// Returns how far a result may be from the exact one: one rounding to its type
-/// (and one more for the reference's), plus an f32 sum of `terms` products of
-/// at most `magnitude` each. The error of a sum grows like the number of terms
-/// times the error of the partial sums, which grow like its square root.
-/// Together they grow like the number of terms.
+/// Returns the allowed difference from the exact result: one rounding to its
+/// type (and one more for the reference's), plus the error of an f32 sum of
+/// `terms` products of at most `magnitude` each. That error grows like the
+/// number of terms times the error of a partial sum, which grows like the
+/// square root of the number.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +
@@ -81,13 +80,13 @@ class GuardedBuffer {
 public:
   explicit GuardedBuffer(uint64_t bytes = 0)
       : size(bytes), memory(bytes + 2 * kGuard + 64, 0xff) {}
-  /// Aligned to 64 bytes.
+  /// Returns the data, aligned to 64 bytes.
   uint8_t *data() {
     const auto address = reinterpret_cast<uintptr_t>(memory.data()) + kGuard;
     return reinterpret_cast<uint8_t *>((address + 63) / 64 * 64);
   }
   uint64_t bytes() const { return size; }
-  /// Includes the guards on both sides.
+  /// Returns the data with the guards on both sides.
   std::span<uint8_t> guarded() {
     return {data() - kGuard, data() + size + kGuard};
   }
@@ -113,7 +112,7 @@ public:
   using Types = std::map<std::string, qlora_dtype>;
   using Constants = std::map<std::string, int64_t>;
 
-  /// An operand without a type is absent.
+  /// An operand that `types` lacks is absent.
   KernelCase(const std::string &op, const Types &types,
              const Constants &constants) {
     request.op = findKernelOp(op);
@@ -159,7 +158,8 @@ public:
         set(operand, row * ld + column, uniform(generator));
   }
 
-  /// Runs one of the op's rows with exactly the workspace that it needs.
+  /// Runs one implementation of the op with exactly the workspace that it
+  /// needs.
   Status run(const std::string &implementation,
              KernelObserver *observer = nullptr,
              const qlora_step_block *step = nullptr) {
@@ -174,8 +174,9 @@ public:
     return Status::ok();
   }
 
-  /// Returns whether a row of rowsToTest takes this case. A row with limits may
-  /// refuse it, and cuDNN may be absent: the runtime then takes the next row.
+  /// Returns whether an implementation of rowsToTest supports this case. Some
+  /// have limits, and cuDNN may be absent; the runtime then uses the next
+  /// implementation.
   bool isTaken(const std::string &implementation) const {
     const KernelRow *row =
         findKernelRow(request.op->name + "." + implementation);
@@ -225,7 +226,8 @@ public:
   bool hasOneSegment = false; ///< see CudaKernelArgs
 
 private:
-  /// Bytes per element; 4 for quantised tensors. A workspace is not shifted.
+  /// Returns the shift in bytes: one element, or 4 bytes for quantised tensors.
+  /// A workspace is not shifted.
   uint64_t shiftOf(size_t i) const {
     if (!isShifted || !request.dtypes[i] ||
         request.op->operands[i].name == "workspace")
@@ -272,7 +274,8 @@ private:
   std::vector<GuardedBuffer> buffers;
 };
 
-/// The rows of an op that can run here, without the plain reference.
+/// Returns the implementations of an op that can run here, without the
+/// reference.
 inline std::vector<std::string> rowsToTest(const std::string &op) {
   std::vector<std::string> implementations;
   for (const KernelRow &row : kernelRows())
@@ -281,7 +284,8 @@ inline std::vector<std::string> rowsToTest(const std::string &op) {
       implementations.push_back(row.implementation);
   return implementations;
 }
-/// Includes the reference, for ops whose results are checked without it.
+/// Returns rowsToTest() and the reference, for ops whose results are computed
+/// in another way by the test.
 inline std::vector<std::string> allRowsToTest(const std::string &op) {
   std::vector<std::string> implementations = rowsToTest(op);
   if (findKernelRow(op + ".reference"))
@@ -301,7 +305,8 @@ inline void fillStored(uint8_t *bytes, const StoredLayout &layout,
   std::mt19937 generator(seed);
   for (int64_t i = 0; i < layout.bytes; ++i)
     bytes[i] = uint8_t(generator());
-  // Zero points are random bytes; smaller scales keep the values below 1 too.
+  // Zero points are random bytes; the smaller scales keep decoded values below
+  // 1.
   const float unit = layout.format().hasZeros ? 0x1p-8f : 1.0f;
   std::uniform_real_distribution<float> scale(0.01f * unit, 0.2f * unit);
   const auto floats = [&](int64_t offset) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels.def as data, and errors of its rows for wrong requests.
+// Contents of Kernels.def, and errors for requests that an implementation
+// rejects.
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -82,8 +83,8 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       return request.constant("chunk_rows");
     };
     // 2^25 logits are 1024 rows of 2^15 tokens. A chunk has at least 256 rows
-    // if there are that many, in multiples of 64; 1024 rows if workspaces may
-    // be large.
+    // if there are that many, in multiples of 64. If workspaces may be large,
+    // it has at least 1024 rows.
     constexpr WorkspaceSize kModest = WorkspaceSize::kModest;
     EXPECT_EQ(chunkOf(4096, 1 << 15, kModest), 1024);
     EXPECT_EQ(chunkOf(4096, 50000, kModest), 640);
@@ -92,7 +93,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     EXPECT_EQ(chunkOf(4096, 1 << 14, WorkspaceSize::kLarge), 2048);
     EXPECT_EQ(chunkOf(4096, 128256, WorkspaceSize::kLarge), 1024);
     EXPECT_EQ(chunkOf(700, 128256, WorkspaceSize::kLarge), 700);
-    // Small workspaces allow no more than that either.
+    // kSmall keeps the given chunk_rows, up to the limit of 2^25 logits.
     EXPECT_EQ(chunkOf(4096, 1 << 15, WorkspaceSize::kSmall), 64);
     request.constants[row->op->constantIndex("chunk_rows")] = 4096;
     row->tune(request, WorkspaceSize::kSmall);
@@ -101,7 +102,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }
 
-/// A chunk's logits cover only the rank's shard of the vocabulary.
+/// With vocabulary shards, the chunk size depends on the shard's logits only.
 TEST(KernelTable, AHeadWithAPieceHasTheChunkOfIt) {
   const KernelRow *row = findKernelRow("head_part.cuda");
   ASSERT_NE(row->tune, nullptr);

@@ -54,17 +54,17 @@ KernelCase makeCase(const Product &p) {
   return test;
 }
 
-/// cuBLASLt rounds a bf16 product before it adds c, as PyTorch does. Measured
-/// with 13.1 on an H200: all except 53 of the 1,227,000 elements that
-/// distinguish the two.
+/// cuBLASLt rounds a bf16 product before adding c, as PyTorch does. Measured
+/// with 13.1 on an H200: this holds for all except 53 of the 1,227,000 elements
+/// for which it makes a difference.
 double addingError(double product, double beta, qlora_dtype c) {
   return CudaGpu::isReal() && beta != 0 && c == BF16
              ? unitRoundoff(BF16) * std::abs(product)
              : 0;
 }
 
-/// If the other operand is bf16, an f32 operand is rounded to bf16: one more,
-/// independent error per product.
+/// If only one operand is f32, it is rounded to bf16, which adds an independent
+/// error to each product.
 double roundingError(const Product &p) {
   const bool isMixed = p.a != p.b;
   return isMixed ? 4 * unitRoundoff(BF16) * std::sqrt(double(p.k)) : 0;
@@ -185,7 +185,7 @@ void checkPanels(const Panels &p, const std::string &implementation) {
       const int64_t i = row * (n + p.gap) + column;
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
-      // Forward panels of bf16 are rounded before c is added.
+      // Panel results in bf16 are rounded before c is added.
       const double limit =
           tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1) +
           addingError(exact - p.beta * before.at("c", i), p.beta, p.c);
@@ -195,7 +195,7 @@ void checkPanels(const Panels &p, const std::string &implementation) {
 }
 
 TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
-  // columns % block != 0 in most: blocks straddle rows.
+  // In most shapes columns % block != 0, so blocks straddle rows.
   const int64_t shapes[][5] = {{1, 1, 1, 1, 64},      {3, 5, 7, 2, 16},
                                {17, 100, 61, 33, 64}, {65, 96, 128, 32, 64},
                                {9, 70, 257, 70, 128}, {12, 31, 300, 100, 64}};
@@ -238,8 +238,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
       {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
       {20, 80, 64}, {6, 48, 32},
-      // Blocks as short as one lane's elements, whole tiles with a remainder,
-      // blocks that straddle rows of 16 and of 48 elements.
+      // Blocks as short as the elements of one SIMD lane, full tiles with a
+      // remainder, and blocks that straddle rows of 16 and of 48 elements.
       {9, 2048, 32}, {41, 64, 16}, {35, 512, 64}, {350, 48, 64}, {5, 16, 64}};
   for (const auto &s : shapes)
     for (qlora_dtype w : {NF4, BF16, F16, F32})
@@ -270,8 +270,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
         }
 }
 
-/// Other formats: rows that are blocks, of any length, and short blocks whose
-/// scales are codes.
+/// Formats with one block per row of any length, and formats with short blocks
+/// whose scales are codes.
 TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
   struct Weight {
     qlora_dtype dtype;
@@ -321,9 +321,9 @@ TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
 }
 
 TEST(Decode, RoundsProductAndSumOneByOne) {
-  // map * absmax + offset with a product that a fused operation would keep: (1
-  // + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11. Minus 1 that is
-  // 2^-11; a fused operation gives 2^-11 + 2^-24.
+  // map * absmax + offset, where a fused operation would not round the product:
+  // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11. Subtracting 1
+  // gives 2^-11; a fused operation gives 2^-11 + 2^-24.
   KernelCase test(
       "decode", {{"w", NF4}, {"out", F32}},
       {{"rows", 1}, {"columns", 64}, {"block", 64}, {"double_quant", 1}});
@@ -367,7 +367,7 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
   for (const auto &s : shapes) {
     first = 1 - first;
     for (const auto &type : types)
-      // Alternate halves of the flags for successive shapes and types.
+      // Test alternate halves of the flags for successive shapes and types.
       for (int flags = first = 1 - first; flags < 8; flags += 2) {
         const Product p = {s[0],
                            s[1],

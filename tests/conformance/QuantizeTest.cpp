@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales: the same bytes as the quantiser that loads a
-// model on the CPU, for any shape and values, with NaN and infinity. That
-// quantiser has bitsandbytes' bytes (tests/runtime/Kernels/QuantizeNF4Test).
+// quantize and quantize_scales give the same bytes as the quantiser that loads
+// a model on the CPU, for any shape and any values, including NaN and infinity.
+// That quantiser has bitsandbytes' bytes
+// (tests/runtime/Kernels/QuantizeNF4Test).
 
 #include <cstring>
 #include <limits>
@@ -23,8 +24,8 @@ constexpr qlora_dtype U8 = QLORA_DTYPE_U8;
 struct Shape {
   int64_t elements, block;
 };
-/// Whole and partial blocks, odd counts, fewer elements than a block, more
-/// blocks than a thread block of the kernels holds.
+/// Full and partial blocks, odd counts, fewer elements than a block, and more
+/// blocks than one thread block of the kernels handles.
 constexpr Shape kShapes[] = {
     {64, 64},         {1, 64},     {63, 64},        {65, 64},
     {3 * 37, 16},     {257, 32},   {7 * 99 + 1, 64}, {128 * 48, 128},
@@ -36,7 +37,8 @@ enum class Kind { kNormal, kZeros, kSpecial, kTiny, kHuge };
 constexpr Kind kKinds[] = {Kind::kNormal, Kind::kZeros, Kind::kSpecial,
                            Kind::kTiny, Kind::kHuge};
 
-/// Every fifth range of 64 is zeros; the others have specials everywhere.
+/// Returns element i. Every fifth range of 64 elements is zeros; for kSpecial,
+/// NaN and infinity occur at random in all other ranges.
 double element(Kind kind, int64_t i, std::mt19937 &random) {
   std::normal_distribution<double> normal(0, 0.02);
   const double value = normal(random);
@@ -57,14 +59,14 @@ void fill(KernelCase &test, Kind kind) {
   std::mt19937 random(7);
   for (int64_t i = 0; i < test.constant("elements"); ++i)
     test.set("x", i, element(kind, i, random));
-  // A NaN with a sign and a payload.
+  // A NaN with its sign bit and payload bits set.
   if (kind == Kind::kSpecial && test.dtype("x") == F32) {
     const uint32_t bits = 0xffa01234;
     std::memcpy(test.data("x"), &bits, sizeof bits);
   }
 }
 
-/// The whole tensor, quantised like the CPU loader does.
+/// Returns the tensor, quantised like the CPU loader does.
 std::vector<uint32_t> expected(KernelCase &test, const StoredLayout &layout) {
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
   quantizeStored(layout,
@@ -105,7 +107,7 @@ TEST(Quantize, GivesTheBytesOfTheLoader) {
         }
 }
 
-/// Returns the scales of a tensor of one kind of elements.
+/// Returns the quantization scales of a tensor with elements of the kind.
 std::vector<float> scalesOf(int64_t blocks, Kind kind) {
   KernelCase tensor("quantize", {{"x", F32}, {"packed", U8}, {"scales", F32}},
                     {{"elements", blocks * 64 - 3}, {"block", 64}});
@@ -148,8 +150,9 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
       }
 }
 
-/// Scales around 1, from 0 to 2 in each run, in increments of half a bucket:
-/// all codes except the map's smallest entries, and both sides of every edge.
+/// Returns runs of 256 scales from 0 to 2, in increments of half a bucket: all
+/// codes except the map's smallest entries, and both sides of every bucket
+/// edge.
 std::vector<float> evenScales() {
   constexpr int64_t kSteps = 131072;
   std::vector<float> scales;

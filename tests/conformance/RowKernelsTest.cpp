@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // embedding, column_sum, accumulate, copy_rows, clip_norm and length: compares
-// rows without a separate reference with sums in f64.
+// implementations without a separate reference with sums in f64.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -34,7 +34,8 @@ KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
   return test;
 }
 
-/// Rows that begin at any element, and at 16 bytes with elements left over.
+/// Rows that begin at any element, and rows that begin at multiples of 16 bytes
+/// and have remaining elements after the last 16.
 TEST(Embedding, GathersRows) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -51,7 +52,8 @@ TEST(Embedding, GathersRows) {
         }
 }
 
-/// The A of an embedding's adapter: ids are columns.
+/// Gathers from the A matrix of an embedding's adapter, whose columns belong to
+/// token ids.
 TEST(Embedding, GathersColumns) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -76,8 +78,8 @@ TEST(Embedding, GathersColumns) {
         }
 }
 
-/// Checks the rows of ids [shard * 4, shard * 4 + 4) of 11. The table's value
-/// encodes its id and column.
+/// Checks the rows of ids [shard * 4, shard * 4 + 4) of 11. Each value of the
+/// table encodes its id and column.
 void checkPiece(const std::string &implementation, qlora_dtype w,
                 int64_t isTransposed, uint32_t shard) {
   constexpr int64_t kColumns = 19;
@@ -125,7 +127,8 @@ TEST(Embedding, NamesTheRowOfAnImpossibleId) {
                               "the vocabulary of 11");
 }
 
-/// Checks the rows of alternating ids 1 and 2, of 3.
+/// Checks the gradient of an embedding with 3 rows, whose tokens alternate
+/// between ids 1 and 2.
 void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
                         bool isTransposed, int64_t padding) {
   KernelCase test("embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
@@ -200,8 +203,8 @@ void checkAccumulate(const std::string &implementation, qlora_dtype x,
       ASSERT_EQ(test.at("y", row * ldy + i), exact[row * columns + i]);
 }
 
-/// Rows without gaps, rows that begin at any element, and rows of groups of 16
-/// bytes with elements left over.
+/// Rows without gaps, rows that begin at any element, and rows of 16-byte
+/// groups with remaining elements.
 TEST(Accumulate, RoundsOnce) {
   for (const std::string &implementation : allRowsToTest("accumulate"))
     for (qlora_dtype x : {F32, BF16})
@@ -243,7 +246,8 @@ TEST(CopyRows, ChangesTheStride) {
       }
 }
 
-/// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
+/// Returns norm and scale of a gradient (0, count, 3, 4, 0, ..., 0, `last`). By
+/// default its norm is 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
                                float maxNorm, double loss = 1e9,
                                double last = 12) {
@@ -270,8 +274,8 @@ TEST(ClipNorm, DividesThenClips) {
   }
 }
 
-/// Returns norm and scale of a gradient (1, count = 1, 3, 4). Ranks have shards
-/// of lengths 12 and `last`.
+/// Returns norm and scale of a gradient (1, count = 1, 3, 4). Two more ranks
+/// have gradients of norms 12 and `last`.
 std::pair<double, double> clipPieces(const std::string &implementation,
                                      double last) {
   KernelCase test("clip_norm",

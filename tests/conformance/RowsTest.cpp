@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Compares the functions of generated kernels with libm in f64, and checks the
-// 16-bit conversions bit by bit.
+// Compares the math functions of generated kernels with libm in f64, and checks
+// the 16-bit conversions bit by bit.
 
 #include "runtime/Kernels/Rows.h"
 
@@ -15,8 +15,8 @@
 
 namespace {
 
-/// Returns the distance in units of the last place of f32 at `exact`, which is
-/// 2^-149 for subnormals.
+/// Returns the distance in units in the last place of f32 at `exact` (2^-149
+/// for subnormals).
 double ulps(float got, double exact) {
   if (std::isinf(got) && std::abs(exact) > 3.4028235e38)
     return 0;
@@ -198,7 +198,7 @@ TEST(Rows, Bf16RoundsToNearestEven) {
               half + (half & 1));
     ASSERT_EQ(qlora_f32_to_bf16(qlora_from_bits(bits | 0x8001)), half + 1);
   }
-  // A mantissa of all ones would carry into the sign.
+  // Rounding a NaN whose mantissa is all ones must not carry into the sign.
   EXPECT_TRUE(std::isnan(
       qlora_bf16_to_f32(qlora_f32_to_bf16(qlora_from_bits(0x7fffffffu)))));
 }
@@ -232,7 +232,7 @@ TEST(Rows, F16RoundsToNearestEven) {
 }
 
 TEST(Rows, PhiloxGivesThePublishedNumbers) {
-  // From kat_vectors of Random123: philox4x32 10.
+  // Published results of philox4x32-10, from kat_vectors of Random123.
   const qlora_philox_words zero = qlora_philox({0, 0, 0, 0}, 0, 0);
   EXPECT_EQ(zero.word0, 0x6627e8d5u);
   EXPECT_EQ(zero.word1, 0xe169c58du);

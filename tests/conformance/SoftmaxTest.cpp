@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of scores, with every number of columns around the sixteen lanes.
+// Row operations of softmax, with column counts around multiples of sixteen
+// SIMD lanes.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// swap_blocks, which is its own reference: checks the place of each element.
+// swap_blocks is its own reference: the test checks the position of each
+// element.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -16,12 +17,13 @@ constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
 constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
 
-/// x of [rows, columns] with rows ldx apart, as [first, second, run].
+/// A matrix x of [rows, columns] with leading dimension ldx, read as a dense
+/// array of shape [first, second, run].
 struct Blocks {
   int64_t rows, columns, first, second, run, ldx;
 
   int64_t elements() const { return rows * columns; }
-  /// Index in x of element i of the run (of, other).
+  /// Returns the index in x of element i of the run at [of, other].
   int64_t at(int64_t of, int64_t other, int64_t i) const {
     const int64_t flat = (of * second + other) * run + i;
     return flat / columns * ldx + flat % columns;
@@ -58,9 +60,9 @@ void expectSwapped(const Blocks &b, KernelCase &test) {
 }
 
 /// Several runs per row and several rows per run; dense and with gaps; runs of
-/// one element; one block in either dimension. Lengths of whole 16-byte words
-/// for no type, for some and for all. More than one thread block writes; and
-/// more than one CPU thread does.
+/// one element; one block in either dimension. Run lengths are multiples of 16
+/// bytes for no type, for some types and for all. Some shapes need more than
+/// one thread block or CPU thread.
 const Blocks kBlocks[] = {{7, 15, 7, 3, 5, 15},      {7, 15, 7, 3, 5, 19},
                           {7, 15, 21, 5, 1, 15},     {7, 15, 7, 15, 1, 20},
                           {7, 15, 1, 21, 5, 17},     {7, 15, 35, 1, 3, 17},
@@ -93,8 +95,8 @@ TEST(SwapBlocks, PutsEachRunInItsPlace) {
       }
 }
 
-/// Lengths of whole 16-byte words, and operands that begin one element after
-/// such a word.
+/// Run lengths that are multiples of 16 bytes, and operands that begin one
+/// element after a 16-byte boundary.
 TEST(SwapBlocks, TakesOperandsFromAnyElement) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -121,7 +123,7 @@ TEST(SwapBlocks, AnyNumberOfThreadsCopiesAll) {
 }
 #endif
 
-/// Returns the op's refusal of blocks of x, if any.
+/// Returns the message with which the op rejects the shape and types, if any.
 std::optional<std::string> refusal(const Blocks &b, qlora_dtype x = F32,
                                    qlora_dtype out = F32) {
   return findKernelRow("swap_blocks.cpu")

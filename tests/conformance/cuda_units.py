@@ -27,7 +27,7 @@ FEW = ("80", "90", "120")
 FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
 DEVICE = "runtime/Kernels/Cuda/Device"
 SKIPPED = 77
-# Units that must have the CPU's bits, and the operations that ensure it.
+# Files that must have the CPU's bits, and the PTX operations that ensure it.
 ROUNDED = {"Decode.cu": ("mul.rn.f32", "add.rn.f32"),
            "Quantize.cu": ("mul.rn.f32", "add.rn.f32", "div.rn.f32")}
 
@@ -50,7 +50,7 @@ def texts_hash(root, nvcc, archs):
 
 
 def compile_unit(nvcc, root, unit, output, *target):
-    """Returns the output of nvcc and ptxas; a failure ends the test."""
+    """Returns the output of nvcc and ptxas; exits the test if nvcc fails."""
     command = [nvcc, *FLAGS, *target, "-I" + root, "-o", output,
                os.path.join(root, DEVICE, unit)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -60,7 +60,8 @@ def compile_unit(nvcc, root, unit, output, *target):
 
 
 def check_registers(unit, arch, report):
-    """Finds spills in ptxas' report: per function its name, then a line."""
+    """Returns the functions in ptxas' report that spill or have a stack
+    frame."""
     name, errors, functions = "", [], 0
     for line in report.splitlines():
         found = re.search(r"Compiling entry function '(\w+)'", line)

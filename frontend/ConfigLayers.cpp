@@ -50,12 +50,11 @@ static StatusOr<json> ropeOfType(const json &root, const char *type) {
 
 static Status addRotary(const json &keys, double theta, ModelConfig &config) {
   Rotary rotary;
-  QLORA_ASSIGN_OR_RETURN(
-      rotary.rope,
-      readRopeConfig(
-          keys,
-          {config.headDim, theta, config.family->defaults.partialRotary},
-          config.warnings));
+  QLORA_ASSIGN_OR_RETURN(rotary.rope,
+                         readRopeConfig(keys,
+                                        {config.headDim, theta,
+                                         config.family->defaults.partialRotary},
+                                        config.warnings));
   rotary.frequencies = inverseFrequencies(rotary.rope);
   rotary.longFrequencies = longFrequencies(rotary.rope);
   config.rotaries.push_back(std::move(rotary));

@@ -91,9 +91,8 @@ LayerFinder::linears(std::span<const std::string_view> parts,
     widths = {std::accumulate(widths.begin(), widths.end(), int64_t{0})};
   std::vector<LinearWeight> found;
   for (size_t i = 0; i < widths.size(); ++i) {
-    QLORA_ASSIGN_OR_RETURN(
-        LinearWeight part,
-        linear(parts[i], widths[i], config.hiddenSize, bias));
+    QLORA_ASSIGN_OR_RETURN(LinearWeight part, linear(parts[i], widths[i],
+                                                     config.hiddenSize, bias));
     found.push_back(std::move(part));
   }
   return found;
@@ -201,11 +200,10 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   if (config.tied)
     return Status::ok();
   if (!hasHead)
-    return Status::error(StatusCode::kNotFound,
-                         "model '{}' has no '{}' but tie_word_embeddings is "
-                         "false; set it to true in config.json if the "
-                         "embedding is the LM head",
-                         files.folder(), head);
+    return Status::notFound("model '{}' has no '{}' but tie_word_embeddings is "
+                            "false; set it to true in config.json if the "
+                            "embedding is the LM head",
+                            files.folder(), head);
   QLORA_ASSIGN_OR_RETURN(weights.head, tensors.dense(head, shape));
   return Status::ok();
 }

@@ -176,12 +176,11 @@ static Status checkStackable(const Weight &weight) {
        weight.stored->doubleQuant ==
            (weight.stored->format().codedScales == CodedScales::kAlways)))
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "tensor '{}' of an expert is {} with double "
-                       "quantisation, or blocks of {} do not divide it; "
-                       "neither is supported for separate expert tensors",
-                       weight.name, weight.stored->format().title,
-                       weight.stored->block);
+  return Status::unavailable("tensor '{}' of an expert is {} with double "
+                             "quantisation, or blocks of {} do not divide it; "
+                             "neither is supported for separate expert tensors",
+                             weight.name, weight.stored->format().title,
+                             weight.stored->block);
 }
 
 /// Stacks the `projections` of expert 0, then of expert 1, and so on. Each
@@ -273,21 +272,18 @@ StatusOr<ExpertWeights> findExperts(const ModelConfig &config,
   const std::string down = weights.module + ".down_proj";
   QLORA_ASSIGN_OR_RETURN(weights.router, findRouter(config, tensors, layer));
   if (names.areStacked) {
-    QLORA_ASSIGN_OR_RETURN(
-        weights.gateUp,
-        findStacked(config, tensors, gateUp, hidden, 2 * inner));
+    QLORA_ASSIGN_OR_RETURN(weights.gateUp, findStacked(config, tensors, gateUp,
+                                                       hidden, 2 * inner));
     QLORA_ASSIGN_OR_RETURN(weights.down,
                            findStacked(config, tensors, down, inner, hidden));
   } else {
     const std::string each = fmt::format("{}.{}", layer, names.each);
     const std::span inputs = std::span(names.projections).first(2);
     const std::span outputs = std::span(names.projections).last(1);
-    QLORA_ASSIGN_OR_RETURN(
-        weights.gateUp,
-        stack(config, tensors, gateUp, each, inputs, inner, hidden));
-    QLORA_ASSIGN_OR_RETURN(
-        weights.down,
-        stack(config, tensors, down, each, outputs, hidden, inner));
+    QLORA_ASSIGN_OR_RETURN(weights.gateUp, stack(config, tensors, gateUp, each,
+                                                 inputs, inner, hidden));
+    QLORA_ASSIGN_OR_RETURN(weights.down, stack(config, tensors, down, each,
+                                               outputs, hidden, inner));
   }
   QLORA_RETURN_IF_ERROR(findBias(config, tensors, 2 * inner, weights.gateUp));
   QLORA_RETURN_IF_ERROR(findBias(config, tensors, hidden, weights.down));

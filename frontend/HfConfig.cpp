@@ -319,10 +319,9 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder,
   const std::string path = folder + "/config.json";
   const auto text = readWholeFile(path);
   if (!text.isOk())
-    return Status::error(StatusCode::kNotFound,
-                         "cannot read '{}'; is it a Hugging Face model "
-                         "folder?",
-                         path);
+    return Status::notFound("cannot read '{}'; is it a Hugging Face model "
+                            "folder?",
+                            path);
   StatusOr<ModelConfig> config = parseHfConfig(text.value(), instead);
   if (!config.isOk())
     return config.status().withContext(fmt::format("'{}'", path));

@@ -31,12 +31,12 @@ static bool looksLikeHubName(const std::string &text) {
 
 static Status missingFolder(const std::string &folder) {
   if (!looksLikeHubName(folder))
-    return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
+    return Status::notFound("no model folder '{}'", folder);
   const std::string name = folder.substr(folder.find('/') + 1);
-  return Status::error(StatusCode::kNotFound,
-                       "no model folder '{}'; if it is a model of the Hugging "
-                       "Face hub, get it first: hf download {} --local-dir {}",
-                       folder, folder, name);
+  return Status::notFound(
+      "no model folder '{}'; if it is a model of the Hugging "
+      "Face hub, get it first: hf download {} --local-dir {}",
+      folder, folder, name);
 }
 
 static Status fileInsteadOfFolder(const fs::path &path) {

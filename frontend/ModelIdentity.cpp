@@ -191,10 +191,9 @@ Status checkModelIdentity(const Options &options,
                            "again",
                            modulePath);
   if (std::error_code ignored; !std::filesystem::exists(folder, ignored))
-    return Status::error(StatusCode::kNotFound,
-                         "no model folder '{}'; give it with "
-                         "--model-name-or-path DIR",
-                         folder);
+    return Status::notFound("no model folder '{}'; give it with "
+                            "--model-name-or-path DIR",
+                            folder);
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config, readHfConfig(folder));
   QLORA_RETURN_IF_ERROR(

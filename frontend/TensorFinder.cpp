@@ -13,11 +13,10 @@ namespace qlora {
 static Status wrongShape(const ModelFiles &files, const std::string &name,
                          const std::vector<int64_t> &found,
                          const std::vector<int64_t> &expected) {
-  return Status::error(StatusCode::kDataLoss,
-                       "'{}': tensor '{}' has shape {}; config.json implies "
-                       "{}",
-                       files.find(name).file->path(), name, formatShape(found),
-                       formatShape(expected));
+  return Status::dataLoss("'{}': tensor '{}' has shape {}; config.json implies "
+                          "{}",
+                          files.find(name).file->path(), name,
+                          formatShape(found), formatShape(expected));
 }
 
 StatusOr<Weight> TensorFinder::take(const std::string &name) {
@@ -35,21 +34,20 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
     return files.get(name).status().withContext(
         fmt::format("expected '{}' {}", name, formatShape(shape)));
   if (isStoredWeight(files, name))
-    return Status::error(StatusCode::kUnavailable,
-                         "'{}': tensor '{}' is quantised, but only linears "
-                         "of layers may be quantised",
-                         entry.file->path(), name);
+    return Status::unavailable(
+        "'{}': tensor '{}' is quantised, but only linears "
+        "of layers may be quantised",
+        entry.file->path(), name);
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   if (weight.shape != shape)
     return wrongShape(files, name, weight.shape, shape);
   if (weight.dtype != SafetensorsDtype::kBF16 &&
       weight.dtype != SafetensorsDtype::kF16 &&
       weight.dtype != SafetensorsDtype::kF32)
-    return Status::error(StatusCode::kUnavailable,
-                         "'{}': tensor '{}' is {}; only BF16, F16, F32 and the "
-                         "stored formats of docs/formats.md are supported",
-                         entry.file->path(), name,
-                         safetensorsDtypeName(weight.dtype));
+    return Status::unavailable(
+        "'{}': tensor '{}' is {}; only BF16, F16, F32 and the "
+        "stored formats of docs/formats.md are supported",
+        entry.file->path(), name, safetensorsDtypeName(weight.dtype));
   return weight;
 }
 

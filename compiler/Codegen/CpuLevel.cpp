@@ -66,9 +66,9 @@ StatusOr<CpuLevel> qlora::cpuLevel(const std::string &march) {
   if (march == "native" && !found.march.empty())
     return found;
   if (march == "native")
-    return Status::error(StatusCode::kUnavailable,
-                         "--march native: this CPU is below x86-64-v2; give "
-                         "the training machine's level, as --march x86-64-v3");
+    return Status::unavailable(
+        "--march native: this CPU is below x86-64-v2; give "
+        "the training machine's level, as --march x86-64-v3");
   return Status::invalid("--march '{}' is not one of native, x86-64-v2, "
                          "x86-64-v3 and x86-64-v4", march);
 }

@@ -77,8 +77,7 @@ StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
       major >= 1 && major <= 999 && point != end && *point == '.' &&
       std::from_chars(point + 1, end, minor).ec == std::errc() && minor <= 99;
   if (!isRelease)
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "its --version names no CUDA release such as 'release 13.0'; name "
         "another nvcc with --cuda-compiler");
   return 1000 * major + 10 * minor;

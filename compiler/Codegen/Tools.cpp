@@ -83,9 +83,9 @@ StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
   for (const std::string &name : names)
     if (std::optional<std::string> path = findProgram(name, kLlvmFolder))
       return *path;
-  return Status::error(StatusCode::kUnavailable,
-                       "no {} on PATH or in {}; install the Debian package {}",
-                       fmt::join(names, " or "), kLlvmFolder, package);
+  return Status::unavailable(
+      "no {} on PATH or in {}; install the Debian package {}",
+      fmt::join(names, " or "), kLlvmFolder, package);
 }
 
 /// Runs a command, whose stdout and stderr go to the file `output`.
@@ -99,8 +99,7 @@ static Status runCommand(const Command &command, const std::string &output) {
       command.front(), arguments, /*Env=*/std::nullopt, redirects,
       /*SecondsToWait=*/0, /*MemoryLimit=*/0, &reason, &failed);
   if (failed)
-    return Status::error(StatusCode::kUnavailable, "cannot run {}: {}",
-                         command.front(), reason);
+    return Status::unavailable("cannot run {}: {}", command.front(), reason);
   if (code == 0)
     return Status::ok();
   const StatusOr<std::string> text = readWholeFile(output);
@@ -129,8 +128,7 @@ Status qlora::runCommands(const std::vector<Command> &commands,
   report(0);
   auto work = [&] {
     for (size_t i = next++; i < commands.size(); i = next++) {
-      results[i] =
-          runCommand(commands[i], folder.file(fmt::format("{}", i)));
+      results[i] = runCommand(commands[i], folder.file(fmt::format("{}", i)));
       report(1);
     }
   };

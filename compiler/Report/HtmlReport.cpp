@@ -133,9 +133,8 @@ void PageData::writeCollectives(const EntryTimeline &timeline) {
         json.object([&, position = position] {
           json.attribute("command", static_cast<int64_t>(position));
           json.attribute("bucket", static_cast<int64_t>(together.getNumber()));
-          json.attribute("bytes",
-                         static_cast<int64_t>(
-                             rangeOf(together.getTarget()).bytes));
+          json.attribute("bytes", static_cast<int64_t>(
+                                      rangeOf(together.getTarget()).bytes));
         });
   });
 }

@@ -200,9 +200,8 @@ LogicalResult StepLowering::lower(Operation &op) {
       .Case<LibraryOp>([&](auto op) { return lowerLibrary(op); })
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
       .Case<AllReduceOp>([&](auto op) { return lowerAllReduce(op), success(); })
-      .Case<AllGatherOp, ReduceScatterOp, AllToAllOp>([&](auto op) {
-        return lowerTogether(*op, op.getRanks()), success();
-      })
+      .Case<AllGatherOp, ReduceScatterOp, AllToAllOp>(
+          [&](auto op) { return lowerTogether(*op, op.getRanks()), success(); })
       .Case<AllSumOp>([&](auto op) { return lowerAllSum(op), success(); })
       .Case<SendOp>([&](auto op) { return lowerSend(op), success(); })
       .Case<ReceiveOp>([&](auto op) { return lowerReceive(op), success(); })

@@ -49,16 +49,15 @@ candidateRows(const KernelRow &planned,
 
 Status noRowLeft(const KernelRow &planned, const Status &refusal) {
   if (refusal.isOk())
-    return Status::error(StatusCode::kUnavailable,
-                         "--reference-kernels: {} has no reference kernel for "
-                         "target {}; remove it",
-                         planned.op->name, planned.target);
+    return Status::unavailable(
+        "--reference-kernels: {} has no reference kernel for "
+        "target {}; remove it",
+        planned.op->name, planned.target);
   const KernelRow *oracle = findKernelRow(planned.op->name + ".reference");
   if (refusal.code() != StatusCode::kUnavailable || !oracle ||
       oracle->target != planned.target || &planned == oracle)
     return refusal;
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "{}; use --reference-kernels {} to run the slow reference kernel",
       refusal.message(), planned.op->name);
 }

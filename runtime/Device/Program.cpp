@@ -129,9 +129,8 @@ StatusOr<const qlora_binding *> Program::result(const qlora_entry &entry,
                                                 qlora_binding_kind kind) const {
   if (const qlora_binding *binding = module.binding(entry, kind))
     return binding;
-  return Status::error(StatusCode::kDataLoss,
-                       "'{}': the entry {} lacks result {}", module.path(),
-                       entryKindName(entry.kind), static_cast<int>(kind));
+  return Status::dataLoss("'{}': the entry {} lacks result {}", module.path(),
+                          entryKindName(entry.kind), static_cast<int>(kind));
 }
 
 Status Program::startFloat(const qlora_entry &entry, qlora_binding_kind kind) {

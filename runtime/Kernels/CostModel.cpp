@@ -17,12 +17,10 @@ static constexpr double kCacheSpeed = 4.0;
 
 /// All members of Work that are counts, except those of bf16 attention.
 static constexpr double Work::*kCounts[] = {
-    &Work::f32Flops,          &Work::bf16Flops,
-    &Work::panelF32Flops,     &Work::panelBf16Flops,
-    &Work::attentionF32Flops, &Work::bytes,
-    &Work::thinBytes,         &Work::packedBytes,
-    &Work::waitedBytes,       &Work::decodedNumbers,
-    &Work::transcendentals,   &Work::laneInstructions,
+    &Work::f32Flops,       &Work::bf16Flops,         &Work::panelF32Flops,
+    &Work::panelBf16Flops, &Work::attentionF32Flops, &Work::bytes,
+    &Work::thinBytes,      &Work::packedBytes,       &Work::waitedBytes,
+    &Work::decodedNumbers, &Work::transcendentals,   &Work::laneInstructions,
     &Work::launches};
 
 Work &Work::operator+=(const Work &other) {

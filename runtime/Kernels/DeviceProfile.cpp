@@ -245,8 +245,7 @@ DeviceProfile qlora::lowRates(DeviceProfile device) {
 StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {
   std::ifstream file(path);
   if (!file)
-    return Status::error(
-        StatusCode::kNotFound,
+    return Status::notFound(
         "{}: cannot be read; write it with qlora-run --calibrate", path);
   nlohmann::json json =
       nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);

@@ -146,10 +146,10 @@ qlora::findDeviceProfile(const std::string &nameOrPath) {
   StatusOr<DeviceProfile> profile = readDeviceProfile(nameOrPath);
   if (profile.isOk() || profile.status().code() != StatusCode::kNotFound)
     return profile;
-  return Status::error(StatusCode::kNotFound,
-                       "'{}' is neither a known GPU ({}) nor a readable file; "
-                       "write one for this machine with qlora-run --calibrate",
-                       nameOrPath, fmt::join(knownGpus(), ", "));
+  return Status::notFound(
+      "'{}' is neither a known GPU ({}) nor a readable file; "
+      "write one for this machine with qlora-run --calibrate",
+      nameOrPath, fmt::join(knownGpus(), ", "));
 }
 
 StatusOr<DeviceProfile>

@@ -76,13 +76,11 @@ public:
 inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
                             uint64_t workspaceBytes) {
   if (const std::optional<std::string> reason = row.reject(request))
-    return Status::error(StatusCode::kUnavailable, "{}: {}", row.fullName(),
-                         *reason);
+    return Status::unavailable("{}: {}", row.fullName(), *reason);
   const uint64_t needed = row.workspaceBytes(request);
   if (workspaceBytes < needed)
-    return Status::error(StatusCode::kUnavailable,
-                         "{} needs a workspace of {} bytes, got {}",
-                         row.fullName(), needed, workspaceBytes);
+    return Status::unavailable("{} needs a workspace of {} bytes, got {}",
+                               row.fullName(), needed, workspaceBytes);
   return Status::ok();
 }
 

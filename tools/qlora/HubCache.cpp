@@ -105,11 +105,9 @@ static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
 static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   std::error_code ignored;
   if (folder.empty() || !fs::is_directory(folder, ignored))
-    return Status::error(StatusCode::kNotFound, "revision '{}' is missing",
-                         name.revision);
+    return Status::notFound("revision '{}' is missing", name.revision);
   if (!fs::exists(folder / "config.json", ignored))
-    return Status::error(StatusCode::kNotFound, "'{}' has no config.json",
-                         folder.string());
+    return Status::notFound("'{}' has no config.json", folder.string());
   return ModelFiles::open(folder).status();
 }
 
@@ -145,8 +143,7 @@ static std::string nearestModelFolder(const fs::path &word) {
 StatusOr<std::string> hubModelFolder(const HubName &name) {
   const fs::path cache = hubCache();
   if (cache.empty())
-    return Status::error(
-        StatusCode::kUnavailable,
+    return Status::unavailable(
         "'{}' is not a local folder, and there is no folder for models of the "
         "Hugging Face hub; set HF_HOME to a folder",
         name.id);
@@ -155,8 +152,7 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
     return snapshotOf(name, cache).string();
   const std::string nearest = nearestModelFolder(name.id);
   if (isOffline())
-    return Status::error(
-        StatusCode::kNotFound,
+    return Status::notFound(
         "'{}' is not a local folder{} and is incomplete in '{}': {}; "
         "HF_HUB_OFFLINE forbids fetching it: unset that, or copy the model "
         "there",

@@ -77,10 +77,10 @@ public:
     const fs::path base = fs::temp_directory_path(ignored);
     std::string name = (base / "qlora-memory-XXXXXX").string();
     if (!mkdtemp(name.data()))
-      return Status::error(StatusCode::kUnavailable,
-                           "cannot create a folder in '{}' for plans; set "
-                           "TMPDIR to another folder",
-                           base.string());
+      return Status::unavailable(
+          "cannot create a folder in '{}' for plans; set "
+          "TMPDIR to another folder",
+          base.string());
     return PlanFolder(std::move(name));
   }
   PlanFolder(PlanFolder &&other) noexcept

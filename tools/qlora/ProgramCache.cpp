@@ -62,9 +62,9 @@ static std::string compilerHash() {
 StatusOr<ProgramCache> ProgramCache::open(const std::string &key) {
   const std::string user = userCacheFolder();
   if (user.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "neither XDG_CACHE_HOME nor HOME is set, so there is "
-                         "no folder for compiled programs; set one");
+    return Status::unavailable(
+        "neither XDG_CACHE_HOME nor HOME is set, so there is "
+        "no folder for compiled programs; set one");
   ProgramCache cache;
   cache.folder = user + "/programs";
   cache.key = key;
@@ -99,10 +99,10 @@ Status ProgramCache::prepare() const {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot create the folder '{}' for compiled programs: "
-                         "{}; set XDG_CACHE_HOME to another folder",
-                         folder, error.message());
+    return Status::unavailable(
+        "cannot create the folder '{}' for compiled programs: "
+        "{}; set XDG_CACHE_HOME to another folder",
+        folder, error.message());
   keepRecentFiles(folder, ".so", kLimit, 0);
   keepRecentFiles(folder, ".mlir", kLimit / 8, 0);
   return Status::ok();

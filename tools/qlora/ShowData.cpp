@@ -40,8 +40,7 @@ const Tool &showDataTool() {
                      "completion_only_loss", "chat_template", "rl"};
     result.example = "  qlora show-data Qwen/Qwen3-0.6B data.jsonl --rows 3,17 "
                      "\\\n      --max-length 512\n";
-    result.sections.insert(result.sections.begin(),
-                           {kShowOptions, {kRun}, ""});
+    result.sections.insert(result.sections.begin(), {kShowOptions, {kRun}, ""});
     result.tables.insert(result.tables.begin(), kShowOptions);
     return result;
   }();
@@ -87,11 +86,10 @@ Status showData(std::span<const std::string> words) {
   std::vector<ToolCommand> commands;
   for (const auto &[path, weight] : options.paths("train_file")) {
     commands.push_back({"qlora-data", showFlags(own)});
-    std::ranges::copy(
-        converterFlags(tokenRequest(options, path,
-                                    options.lengths("max_length").back(),
-                                    config.vocabSize)),
-        std::back_inserter(commands.back().arguments));
+    std::ranges::copy(converterFlags(tokenRequest(
+                          options, path, options.lengths("max_length").back(),
+                          config.vocabSize)),
+                      std::back_inserter(commands.back().arguments));
   }
   const ToolCommand last = commands.back();
   commands.pop_back();

@@ -29,12 +29,10 @@ StatusOr<std::string> findTool(std::string_view tool) {
     if (auto found = findProgram(place))
       return *found;
   if (tool == "qlora-run" || tool == "qlora-data")
-    return Status::error(StatusCode::kNotFound,
-                         "{} is neither in '{}' nor in PATH; install qlora "
-                         "again",
-                         tool, self.parent_path().string());
-  return Status::error(
-      StatusCode::kNotFound,
+    return Status::notFound("{} is neither in '{}' nor in PATH; install qlora "
+                            "again",
+                            tool, self.parent_path().string());
+  return Status::notFound(
       "{} is neither in '{}' nor in PATH: the compiler is not installed here; "
       "build it (scripts/install.sh, scripts/build.sh), or train a program "
       "that was compiled elsewhere: qlora train train.so DATA",
@@ -78,8 +76,8 @@ static StatusOr<int> runOnTerminal(std::vector<std::string> words) {
   pid_t process = 0;
   if (const int error = posix_spawn(&process, words[0].c_str(), nullptr,
                                     nullptr, pointersTo(words).data(), environ))
-    return Status::error(StatusCode::kUnavailable, "cannot start '{}': {}",
-                         words[0], std::strerror(error));
+    return Status::unavailable("cannot start '{}': {}", words[0],
+                               std::strerror(error));
   int state = 0;
   while (waitpid(process, &state, 0) < 0 && errno == EINTR) {
   }
@@ -117,8 +115,8 @@ Status becomeTool(const ToolCommand &command) {
   words.insert(words.begin(), path);
   std::fflush(nullptr);
   execv(path.c_str(), pointersTo(words).data());
-  return Status::error(StatusCode::kUnavailable, "cannot start '{}': {}", path,
-                       std::strerror(errno));
+  return Status::unavailable("cannot start '{}': {}", path,
+                             std::strerror(errno));
 }
 
 } // namespace qlora

@@ -26,11 +26,10 @@ static StatusOr<MemoryLimit> limitOf(const std::string &what, uint64_t free,
                                      const char *reservedFor) {
   const uint64_t reserve = std::max(kReserve, total / share);
   if (free <= reserve)
-    return Status::error(StatusCode::kUnavailable,
-                         "{} has {:.2f} of {:.2f} GiB free, but {:.2f} GiB are "
-                         "reserved for {}; set --memory-limit to a number",
-                         what, asGiB(free), asGiB(total), asGiB(reserve),
-                         reservedFor);
+    return Status::unavailable(
+        "{} has {:.2f} of {:.2f} GiB free, but {:.2f} GiB are "
+        "reserved for {}; set --memory-limit to a number",
+        what, asGiB(free), asGiB(total), asGiB(reserve), reservedFor);
   const uint64_t limit = free - reserve;
   return MemoryLimit{
       static_cast<int64_t>(limit),
@@ -54,13 +53,12 @@ static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
   const uint64_t free = procBytes("/proc/meminfo", "MemAvailable");
   const uint64_t total = procBytes("/proc/meminfo", "MemTotal");
   if (!free || !total)
-    return Status::error(StatusCode::kUnavailable,
-                         "/proc/meminfo does not report free memory; set "
-                         "--memory-limit to a number");
-  QLORA_ASSIGN_OR_RETURN(
-      MemoryLimit limit,
-      limitOf("this machine", free, total, kMachineReserveShare,
-              "the process and the pages of weights"));
+    return Status::unavailable("/proc/meminfo does not report free memory; set "
+                               "--memory-limit to a number");
+  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
+                         limitOf("this machine", free, total,
+                                 kMachineReserveShare,
+                                 "the process and the pages of weights"));
   limit.bytes /= ranks;
   limit.reason += ranks == 1 ? " (one rank)"
                              : fmt::format("; {:.2f} GiB for each of {} ranks",

@@ -68,8 +68,8 @@ qlora::openModel(const std::string &path) {
   llvm::ErrorOr<std::unique_ptr<llvm::MemoryBuffer>> file =
       llvm::MemoryBuffer::getFileOrSTDIN(path);
   if (!file)
-    return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
-                         file.getError().message());
+    return Status::notFound("cannot read '{}': {}", path,
+                            file.getError().message());
   if (!isBytecode((*file)->getMemBufferRef()))
     QLORA_RETURN_IF_ERROR(checkText(path, (*file)->getBuffer()));
   return std::move(*file);

@@ -68,8 +68,7 @@ static Status driverTooOld(const qlora_image &image, uint32_t arch,
   for (const FirstDriver &first : kFirstDrivers)
     if (first.cudaVersion == needed)
       release = fmt::format(" ({} or newer)", first.release);
-  return Status::error(
-      StatusCode::kUnavailable,
+  return Status::unavailable(
       "its {}{} was compiled by nvcc {} and needs a driver for CUDA {}{}, but "
       "the installed driver is for CUDA {}; update the driver, or compile the "
       "model with {}",
@@ -124,11 +123,10 @@ Status CudaImages::load(const CudaDriver &theDriver, const LoadedModule &module,
   for (uint32_t unit = 0; unit < count; ++unit) {
     const qlora_image *image = bestImage(images, unit, gpu.arch);
     if (!image)
-      return Status::error(StatusCode::kUnavailable,
-                           "{} is sm_{}, but the module has code for {} only; "
-                           "compile it with sm_{} in --cuda-arch",
-                           gpu.name, gpu.arch, listImages(images, unit),
-                           gpu.arch);
+      return Status::unavailable(
+          "{} is sm_{}, but the module has code for {} only; "
+          "compile it with sm_{} in --cuda-arch",
+          gpu.name, gpu.arch, listImages(images, unit), gpu.arch);
     isCompiledHere |= image->kind == QLORA_IMAGE_PTX;
     QLORA_ASSIGN_OR_RETURN(
         CudaModule loaded,
@@ -156,10 +154,9 @@ StatusOr<CUfunction> CudaImages::function(std::string_view symbol) {
     functions.emplace(name, found);
     return found;
   }
-  return Status::error(StatusCode::kNotFound,
-                       "the module's device code has no function '{}'; "
-                       "compile the model again",
-                       name);
+  return Status::notFound("the module's device code has no function '{}'; "
+                          "compile the model again",
+                          name);
 }
 
 Status GeneratedKernels::prepare(const LoadedModule &ofModule,

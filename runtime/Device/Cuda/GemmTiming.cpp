@@ -234,9 +234,8 @@ Status GemmTimer::measure(const GemmSignature &signature,
       return recorded;
   }
   if (running.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "no algorithm of cuBLASLt runs for GEMM {}; {}",
-                         signature.text(), refused.message());
+    return Status::unavailable("no algorithm of cuBLASLt runs for GEMM {}; {}",
+                               signature.text(), refused.message());
   for (int round = 0; round < kRounds; ++round) {
     QLORA_RETURN_IF_ERROR(runRound(running, best));
     const double first = *std::min_element(best.begin(), best.end());

@@ -96,8 +96,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
         const bool isTaken,
         GemmSelection::adopt(signature, entry->second, choice));
     if (!isTaken)
-      return Status::error(
-          StatusCode::kUnavailable,
+      return Status::unavailable(
           "cuBLASLt rejects another rank's algorithm for GEMM {}, although GPU "
           "and libraries are the same; use --gemm-table heuristic",
           signature.text());

@@ -18,31 +18,30 @@ static constexpr int kFirstLongVersion = 10000;
 
 static Status tooOld(const char *file, int version) {
   const int unit = version < kFirstLongVersion ? 1000 : 10000;
-  return Status::error(StatusCode::kUnavailable,
-                       "{} is NCCL {}.{}.{}, but {}.{} or later is needed; "
-                       "update it, or use --gpus 1",
-                       file, version / unit, version % unit / 100,
-                       version % 100, kMinVersion / 10000,
-                       kMinVersion % 10000 / 100);
+  return Status::unavailable(
+      "{} is NCCL {}.{}.{}, but {}.{} or later is needed; "
+      "update it, or use --gpus 1",
+      file, version / unit, version % unit / 100, version % 100,
+      kMinVersion / 10000, kMinVersion % 10000 / 100);
 }
 
 StatusOr<Nccl> Nccl::openFile(const char *file) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    return Status::error(StatusCode::kUnavailable,
-                         "more than one GPU needs NCCL, but {} cannot be "
-                         "opened ({}); install libnccl2 2.14 or later and "
-                         "name its folder in LD_LIBRARY_PATH, or use --gpus 1",
-                         file, dlerror());
+    return Status::unavailable(
+        "more than one GPU needs NCCL, but {} cannot be "
+        "opened ({}); install libnccl2 2.14 or later and "
+        "name its folder in LD_LIBRARY_PATH, or use --gpus 1",
+        file, dlerror());
   Nccl nccl{};
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "ncclGetVersion", nccl.getVersion));
   int version = 0;
   if (ncclResult_t result = nccl.getVersion(&version))
-    return Status::error(StatusCode::kUnavailable,
-                         "{}: ncclGetVersion fails with error {}; install "
-                         "libnccl2 again, or use --gpus 1",
-                         file, result);
+    return Status::unavailable(
+        "{}: ncclGetVersion fails with error {}; install "
+        "libnccl2 again, or use --gpus 1",
+        file, result);
   // Check before the other symbols: an old library lacks some of them.
   if (version < kMinVersion)
     return tooOld(file, version);

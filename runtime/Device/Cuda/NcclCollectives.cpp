@@ -89,10 +89,10 @@ static bool isThere(ncclComm_t &handle) {
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   if (!nccl.commSplit)
-    return Status::error(StatusCode::kUnavailable,
-                         "{} over {} of {} GPUs needs NCCL 2.18 or later; "
-                         "update it, or start {} GPUs",
-                         useOf(group), sizes[group], host.size(), sizes[group]);
+    return Status::unavailable(
+        "{} over {} of {} GPUs needs NCCL 2.18 or later; "
+        "update it, or start {} GPUs",
+        useOf(group), sizes[group], host.size(), sizes[group]);
   ncclConfig_t config;
   config.blocking = 0;
   const auto first = static_cast<int>(sizes.first(group, host.rank()));
@@ -169,10 +169,10 @@ Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,
 }
 
 static Status takesTooLong(const char *what, std::chrono::nanoseconds bound) {
-  return Status::error(StatusCode::kUnavailable,
-                       "{} has not ended after {} s: another rank hangs, or "
-                       "needs a longer --ddp-timeout",
-                       what, std::chrono::duration<double>(bound).count());
+  return Status::unavailable(
+      "{} has not ended after {} s: another rank hangs, or "
+      "needs a longer --ddp-timeout",
+      what, std::chrono::duration<double>(bound).count());
 }
 
 Status NcclCollectives::progress(const char *what, ncclComm_t communicator,

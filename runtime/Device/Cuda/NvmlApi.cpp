@@ -20,15 +20,14 @@ static constexpr unsigned kSpare = 8;
 StatusOr<Nvml> Nvml::openFile(const char *file) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    return Status::error(StatusCode::kUnavailable, "no NVML here: {}",
-                         dlerror());
+    return Status::unavailable("no NVML here: {}", dlerror());
   Nvml nvml{};
 #define QLORA_NVML(Name, Symbol, Parameters)                                   \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, nvml.Name));
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
   if (const nvmlReturn_t result = nvml.init())
-    return Status::error(StatusCode::kUnavailable,
-                         "{}: nvmlInit fails with error {}", file, result);
+    return Status::unavailable("{}: nvmlInit fails with error {}", file,
+                               result);
   return nvml;
 }
 

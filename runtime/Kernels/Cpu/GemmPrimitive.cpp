@@ -203,16 +203,14 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
     const ScopedThreads scoped(threads);
     const dnnl::matmul::primitive_desc desc = describe(p, engine);
     if (!std::string_view(desc.impl_info_str()).starts_with("brg:"))
-      return Status::error(StatusCode::kUnavailable,
-                           "oneDNN has no blocked matmul for this CPU");
+      return Status::unavailable("oneDNN has no blocked matmul for this CPU");
     const uint64_t wanted = desc.scratchpad_desc().get_size();
     if (wanted <= scratchBytes && copies.bytes <= scratchBytes - wanted)
       return std::unique_ptr<Gemm>(
           std::make_unique<GemmPrimitive>(p, engine, desc));
   }
-  return Status::error(StatusCode::kUnavailable,
-                       "oneDNN needs more than {} bytes of scratch",
-                       scratchBytes);
+  return Status::unavailable("oneDNN needs more than {} bytes of scratch",
+                             scratchBytes);
 }
 
 namespace {
@@ -243,7 +241,7 @@ static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
   try {
     return createFitting(p, scratchBytes);
   } catch (const dnnl::error &error) {
-    return Status::error(StatusCode::kUnavailable, "oneDNN: {}", error.what());
+    return Status::unavailable("oneDNN: {}", error.what());
   }
 }
 
@@ -254,8 +252,7 @@ static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
 static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
                                                   uint64_t scratchBytes) {
   if (p.c != QLORA_DTYPE_F32)
-    return Status::error(StatusCode::kUnavailable,
-                         "two matmuls would round their bf16 sum twice");
+    return Status::unavailable("two matmuls would round their bf16 sum twice");
   GemmProblem first = p, second = p;
   second.k = 1024;
   second.beta = 1;
@@ -275,12 +272,11 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
                      p.c == QLORA_DTYPE_F32;
   const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
   if (!p.isBF16() && !(isF32 && isDense))
-    return Status::error(StatusCode::kUnavailable,
-                         "oneDNN does not support these types or strides");
+    return Status::unavailable(
+        "oneDNN does not support these types or strides");
   // GemmTiles is as fast for these f32 GEMMs and does not split the depth.
   if (isF32 && (p.transposeA || p.k >= 16384))
-    return Status::error(StatusCode::kUnavailable,
-                         "oneDNN may split the depth among threads");
+    return Status::unavailable("oneDNN may split the depth among threads");
   if (p.transposeA && p.k >= 2048 && (p.k & (p.k - 1)) == 0)
     return createPair(p, scratchBytes);
   return createUnsplit(p, scratchBytes);

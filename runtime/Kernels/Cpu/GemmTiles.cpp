@@ -120,9 +120,8 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
     slots =
         std::min<int64_t>(slots, static_cast<int64_t>(scratchBytes / bytes));
   if (slots < 1)
-    return Status::error(StatusCode::kUnavailable,
-                         "a tile needs {} bytes of scratch, got {}", bytes,
-                         scratchBytes);
+    return Status::unavailable("a tile needs {} bytes of scratch, got {}",
+                               bytes, scratchBytes);
   return std::unique_ptr<Gemm>(std::make_unique<GemmTiles>(problem, slots));
 }
 

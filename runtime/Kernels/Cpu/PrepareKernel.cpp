@@ -21,8 +21,7 @@ PreparedKernel prepareCpuKernel(const KernelRow &row,
                                 uint64_t workspaceBytes) {
   const Prepare prepare = findPrepare(row.fullName());
   if (!prepare)
-    return Status::error(StatusCode::kUnavailable, "{} has no CPU version",
-                         row.fullName());
+    return Status::unavailable("{} has no CPU version", row.fullName());
   QLORA_RETURN_IF_ERROR(checkPrepared(row, request, workspaceBytes));
   return prepare(request, workspaceBytes);
 }

@@ -21,17 +21,16 @@ static constexpr size_t kMinCudnnVersion = 91900;
 
 template <typename... Args>
 static Status unavailable(fmt::format_string<Args...> format, Args &&...args) {
-  return Status::error(StatusCode::kUnavailable, format,
-                       std::forward<Args>(args)...);
+  return Status::unavailable(format, std::forward<Args>(args)...);
 }
 
 StatusOr<CudaDriver> CudaDriver::openFile(const char *file) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    return Status::error(StatusCode::kNotFound,
-                         "no CUDA driver here: {}; install NVIDIA's driver, or "
-                         "compile the model with --target cpu",
-                         dlerror());
+    return Status::notFound(
+        "no CUDA driver here: {}; install NVIDIA's driver, or "
+        "compile the model with --target cpu",
+        dlerror());
   CudaDriver driver{};
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cuDriverGetVersion", driver.driverGetVersion));

@@ -29,8 +29,7 @@ Status findSymbol(void *library, const char *file, const char *symbol,
                   Function &function) {
   function = reinterpret_cast<Function>(dlsym(library, symbol));
   if (!function)
-    return Status::error(StatusCode::kUnavailable, "{} has no {}; update it",
-                         file, symbol);
+    return Status::unavailable("{} has no {}; update it", file, symbol);
   return Status::ok();
 }
 

@@ -10,9 +10,8 @@
 namespace qlora {
 
 static Status noGpu() {
-  return Status::error(StatusCode::kNotFound,
-                       "NVIDIA's driver sees no GPU; look at nvidia-smi and "
-                       "CUDA_VISIBLE_DEVICES");
+  return Status::notFound("NVIDIA's driver sees no GPU; look at nvidia-smi and "
+                          "CUDA_VISIBLE_DEVICES");
 }
 
 StatusOr<int> countGpus(const CudaDriver &driver) {
@@ -29,11 +28,11 @@ StatusOr<int> countGpus(const CudaDriver &driver) {
 Status checkGpu(int ordinal, int count) {
   if (ordinal < count)
     return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "no GPU {} for this rank: it sees {}, numbered from 0; "
-                       "show all GPUs to each rank (CUDA_VISIBLE_DEVICES), "
-                       "start fewer ranks, or share GPUs (--ranks-per-gpu)",
-                       ordinal, count);
+  return Status::unavailable(
+      "no GPU {} for this rank: it sees {}, numbered from 0; "
+      "show all GPUs to each rank (CUDA_VISIBLE_DEVICES), "
+      "start fewer ranks, or share GPUs (--ranks-per-gpu)",
+      ordinal, count);
 }
 
 StatusOr<std::vector<GpuName>> visibleGpus() {
@@ -50,10 +49,10 @@ StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver) {
     if (gpu.arch >= kOldestGpu)
       gpus.push_back({gpu.name, gpu.arch});
     else if (gpus.empty())
-      return Status::error(StatusCode::kUnavailable,
-                           "{} is sm_{}, and sm_{} or later is needed; choose "
-                           "another GPU with CUDA_VISIBLE_DEVICES",
-                           gpu.name, gpu.arch, kOldestGpu);
+      return Status::unavailable(
+          "{} is sm_{}, and sm_{} or later is needed; choose "
+          "another GPU with CUDA_VISIBLE_DEVICES",
+          gpu.name, gpu.arch, kOldestGpu);
     else
       break;
   }

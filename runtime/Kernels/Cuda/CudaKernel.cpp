@@ -15,9 +15,8 @@ StatusOr<CudaLaunch> CudaLaunch::prepare(CudaContext &context,
   static constexpr int64_t kMostBlocks = (int64_t(1) << 31) - 1;
   assert(constants.size() <= QLORA_CUDA_MAX_CONSTANTS);
   if (grid.blocks < 1 || grid.blocks > kMostBlocks)
-    return Status::error(StatusCode::kUnavailable,
-                         "{} would need {} blocks; a grid has 1 to {}", symbol,
-                         grid.blocks, kMostBlocks);
+    return Status::unavailable("{} would need {} blocks; a grid has 1 to {}",
+                               symbol, grid.blocks, kMostBlocks);
   CudaLaunch launch;
   launch.driver = &context.driver();
   QLORA_ASSIGN_OR_RETURN(launch.function, context.function(symbol));
@@ -56,8 +55,7 @@ PreparedCudaKernel prepareCudaKernel(const KernelRow &row,
                                      CudaContext &context) {
   const Prepare prepare = findPrepare(row.fullName());
   if (!prepare)
-    return Status::error(StatusCode::kUnavailable, "{} has no CUDA version",
-                         row.fullName());
+    return Status::unavailable("{} has no CUDA version", row.fullName());
   QLORA_RETURN_IF_ERROR(checkPrepared(row, request, workspaceBytes));
   return prepare(request, context);
 }

@@ -269,10 +269,9 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     return CudnnAttentionPlan{std::move(attention.graph), std::move(made),
                               dqSum};
   };
-  Status none =
-      Status::error(StatusCode::kUnavailable,
-                    "the score gradient of a chunk has more than {} bytes",
-                    plans::kCudnnMaxScores);
+  Status none = Status::unavailable(
+      "the score gradient of a chunk has more than {} bytes",
+      plans::kCudnnMaxScores);
   if (bytes.scores.bytes() != 0) {
     auto made = plan(CudnnDqSum::kScores, std::nullopt);
     if (!made.isOk())
@@ -280,8 +279,7 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     else if (made->plan.workspaceBytes() >= bytes.scores.bytes())
       return made;
     else
-      none = Status::error(StatusCode::kUnavailable,
-                           "cuDNN's plan may add to dQ in any order");
+      none = Status::unavailable("cuDNN's plan may add to dQ in any order");
     if (none.code() != StatusCode::kUnavailable)
       return none;
   }

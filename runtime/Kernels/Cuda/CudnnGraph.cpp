@@ -215,10 +215,10 @@ StatusOr<CudnnPlan> CudnnGraph::build(const CudnnObject &configuration,
                                  type::kInt64, 1, &count, &bytes),
                 "a plan of cuDNN"));
   if (bytes < 0 || static_cast<uint64_t>(bytes) > limitBytes)
-    return Status::error(StatusCode::kUnavailable,
-                         "cuDNN's plan needs a workspace of {} bytes, the "
-                         "program has {} for it",
-                         bytes, limitBytes);
+    return Status::unavailable(
+        "cuDNN's plan needs a workspace of {} bytes, the "
+        "program has {} for it",
+        bytes, limitBytes);
   return CudnnPlan(api, std::move(plan), static_cast<uint64_t>(bytes));
 }
 
@@ -229,8 +229,7 @@ StatusOr<CudnnPlan> CudnnGraph::plan(const std::optional<CudnnEngine> &engine,
     QLORA_ASSIGN_OR_RETURN(CudnnObject configuration, configurationOf(*engine));
     return build(configuration, limitBytes);
   }
-  Status last = Status::error(StatusCode::kUnavailable,
-                              "cuDNN offers no engine for this graph");
+  Status last = Status::unavailable("cuDNN offers no engine for this graph");
   for (int mode :
        {cudnn_engine::kHeuristicsA, cudnn_engine::kHeuristicsFallback}) {
     auto offered = configurations(mode);

@@ -22,11 +22,11 @@ StatusOr<std::unique_ptr<CudaGemm>> CudaGemm::create(CudaContext &context,
   };
   QLORA_ASSIGN_OR_RETURN(gemm->aligned, choose(GemmSelection::kAlignment));
   if (!gemm->aligned->algorithm)
-    return Status::error(StatusCode::kUnavailable,
-                         "cuBLASLt has no algorithm for {} x {} x {} in {} to "
-                         "{} within {} bytes of workspace",
-                         problem.m, problem.n, problem.k, dtypeName(problem.a),
-                         dtypeName(problem.c), scratchBytes);
+    return Status::unavailable(
+        "cuBLASLt has no algorithm for {} x {} x {} in {} to "
+        "{} within {} bytes of workspace",
+        problem.m, problem.n, problem.k, dtypeName(problem.a),
+        dtypeName(problem.c), scratchBytes);
   QLORA_ASSIGN_OR_RETURN(gemm->any, choose(dtypeBits(problem.a) / 8));
   return gemm;
 }

@@ -154,8 +154,7 @@ public:
   }
   void refuse(const char *key, std::string_view expected) {
     if (wrong.isOk())
-      wrong = Status::error(
-          StatusCode::kDataLoss,
+      wrong = Status::dataLoss(
           "is damaged or not a table of GEMM algorithms: {}{} expects {}",
           where.empty() && !*key ? "the whole" : where, key, expected);
   }

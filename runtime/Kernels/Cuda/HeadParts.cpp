@@ -145,9 +145,8 @@ PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
                                constants);
   };
   const int64_t rows = request.constant("rows");
-  QLORA_ASSIGN_OR_RETURN(
-      kernel->merge,
-      prepare("qlora_head_merge_rows", blocksOf(rows, kHeadThreads)));
+  QLORA_ASSIGN_OR_RETURN(kernel->merge, prepare("qlora_head_merge_rows",
+                                                blocksOf(rows, kHeadThreads)));
   QLORA_ASSIGN_OR_RETURN(
       kernel->sum, prepare("qlora_head_merge_sum", request.constant("lines")));
   if (request.dtype("gradient")) {

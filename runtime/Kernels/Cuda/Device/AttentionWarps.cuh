@@ -76,9 +76,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
 // Matmuls --------------------------------------------------------------------
 
 /// WarpSums in bf16 as a left side: part k has columns 16 k to 16 k + 15.
-template <int Columns> struct WarpHalves {
-  qlora_words part[Columns / 16];
-};
+template <int Columns> struct WarpHalves { qlora_words part[Columns / 16]; };
 
 template <int Columns>
 QLORA_DEVICE WarpHalves<Columns> rounded(const WarpSums<Columns> &sums) {

@@ -169,15 +169,9 @@ constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
 /// Integer type with the codes of a group.
 template <int kBytes> struct DecodePacked;
-template <> struct DecodePacked<2> {
-  using type = uint16_t;
-};
-template <> struct DecodePacked<4> {
-  using type = uint32_t;
-};
-template <> struct DecodePacked<8> {
-  using type = uint64_t;
-};
+template <> struct DecodePacked<2> { using type = uint16_t; };
+template <> struct DecodePacked<4> { using type = uint32_t; };
+template <> struct DecodePacked<8> { using type = uint64_t; };
 
 /// A lane's groups of a full tile.
 template <typename Coding, typename Out> struct DecodeTile {

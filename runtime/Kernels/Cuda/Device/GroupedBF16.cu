@@ -142,12 +142,11 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args,
             {a + mine.first * c[4] + depth, c[4], mine.end - mine.first,
              k - depth},
             a);
-      const HalfRows weights =
-          IsForward
-              ? HalfRows{matrix + left * columns + depth, columns, n - left,
-                         k - depth}
-              : HalfRows{matrix + depth * columns + left, columns, k - depth,
-                         n - left};
+      const HalfRows weights = IsForward
+                                   ? HalfRows{matrix + left * columns + depth,
+                                              columns, n - left, k - depth}
+                                   : HalfRows{matrix + depth * columns + left,
+                                              columns, k - depth, n - left};
       stage(tiles[step % 2].w, weights, w);
     }
     qlora_commit_copies();

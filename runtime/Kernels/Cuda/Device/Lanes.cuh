@@ -17,12 +17,8 @@ template <int N> struct qlora_lanes {
 };
 
 /// The widest word type for an access of `Bytes` bytes.
-template <int Bytes> struct qlora_word {
-  using type = uint32_t;
-};
-template <> struct qlora_word<2> {
-  using type = uint16_t;
-};
+template <int Bytes> struct qlora_word { using type = uint32_t; };
+template <> struct qlora_word<2> { using type = uint16_t; };
 
 /// N elements of type T as accesses of at most 16 bytes.
 template <typename T, int N> struct qlora_packed {
@@ -106,9 +102,7 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
 
 /// Random words of qlora_uniform (Math/Philox.h) for N columns. The first
 /// column is a multiple of N. Four adjacent columns are drawn at once.
-template <int N> struct qlora_draws {
-  uint32_t word[N];
-};
+template <int N> struct qlora_draws { uint32_t word[N]; };
 template <int N>
 QLORA_DEVICE qlora_draws<N> qlora_draw(uint64_t seed, uint64_t micro_batch,
                                        uint64_t op, int64_t row, int column) {

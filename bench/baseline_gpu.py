@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
 """The baseline on a GPU: transformers + PEFT, with random weights of a real
-shape in NF4 with double quantisation. NF4 is bitsandbytes' if installed, else
+shape in NF4 with double quantization. NF4 is bitsandbytes' if installed, else
 nf4_torch.py's; the output names which.
 
     baseline_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
@@ -9,7 +9,7 @@ nf4_torch.py's; the output names which.
                 [--weights bitsandbytes|torch|compiled|bf16]
 
 `compiled` is torch's decode with torch.compile, the default on a GPU with
-Triton; bf16 is LoRA on unquantised weights. Prints one JSON object: what ran,
+Triton; bf16 is LoRA on unquantized weights. Prints one JSON object: what ran,
 the median tokens per second of the steps after the warm-up, and the peak GiB
 that PyTorch allocated.
 """
@@ -64,7 +64,7 @@ def bitsandbytes_layer(module, device):
     return layer
 
 
-def quantise(model, make_layer):
+def quantize(model, make_layer):
     """Replaces all linear layers except the LM head by make_layer(layer)."""
     for name, module in list(model.named_modules()):
         if isinstance(module, torch.nn.Linear) and name != "lm_head":
@@ -72,19 +72,19 @@ def quantise(model, make_layer):
             setattr(model.get_submodule(parent), child, make_layer(module))
 
 
-def quantised(model, options):
-    """Quantises the model as --weights requests. Returns a description."""
+def quantized(model, options):
+    """Quantizes the model as --weights requests. Returns a description."""
     if options.weights == "bf16":
-        return "bf16 LoRA, not quantised"
+        return "bf16 LoRA, not quantized"
     if options.weights == "bitsandbytes":
-        quantise(model, lambda layer: bitsandbytes_layer(layer,
+        quantize(model, lambda layer: bitsandbytes_layer(layer,
                                                          options.device))
-        return "bitsandbytes NF4 with double quantisation"
+        return "bitsandbytes NF4 with double quantization"
     if options.weights == "compiled":
         nf4_torch.Linear.decode = staticmethod(
             torch.compile(nf4_torch.decode, dynamic=True))
-    quantise(model, nf4_torch.Linear)
-    return (f"NF4 with double quantisation, decoded by PyTorch "
+    quantize(model, nf4_torch.Linear)
+    return (f"NF4 with double quantization, decoded by PyTorch "
             f"{torch.__version__} ({options.weights}; no bitsandbytes)")
 
 
@@ -95,7 +95,7 @@ def build(options):
     with torch.device(options.device):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="sdpa")
-    weights = quantised(model, options)
+    weights = quantized(model, options)
     model = peft.get_peft_model(model, peft.LoraConfig(
         r=options.rank, lora_alpha=2 * options.rank,
         target_modules="all-linear", task_type="CAUSAL_LM"))

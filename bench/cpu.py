@@ -8,7 +8,7 @@
     bench/cpu.py --fast
 
 Each row of the table has random bf16 weights of the real shape, NF4 with double
-quantisation, r = 16 on all linears, and AdamW. This project and the peer
+quantization, r = 16 on all linears, and AdamW. This project and the peer
 (transformers + PEFT + bitsandbytes, baseline_cpu.py) take turns, each with
 float32 and with bfloat16 compute. The ratio compares the faster type of each.
 B = 1, T = 512.

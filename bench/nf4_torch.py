@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 
 """Linear layers with NF4 weights in plain PyTorch, for baseline_gpu.py without
-bitsandbytes. Weights are quantised as by load_in_4bit with double quantisation,
+bitsandbytes. Weights are quantized as by load_in_4bit with double quantization,
 and decoded before each GEMM, forward and backward, as in bitsandbytes' layers.
 
     nf4_torch.py MODEL.safetensors STORED.safetensors
 
-compares with weights that bitsandbytes quantised on a CPU, which the golden
+compares with weights that bitsandbytes quantized on a CPU, which the golden
 cases store. Packed codes and decoded values must be bit-identical; codes of
 scales may differ by one.
 """
@@ -41,8 +41,8 @@ def nearest(values, table):
     return torch.bucketize(values, (table[1:] + table[:-1]) / 2)
 
 
-def quantise(weight):
-    """Quantises a weight whose size is a multiple of BLOCK. Returns the tensors
+def quantize(weight):
+    """Quantizes a weight whose size is a multiple of BLOCK. Returns the tensors
     that store it."""
     device = weight.device
     blocks = weight.float().reshape(-1, BLOCK)
@@ -98,7 +98,7 @@ class Linear(torch.nn.Linear):
         torch.nn.Module.__init__(self)
         self.in_features, self.out_features = (layer.in_features,
                                                layer.out_features)
-        parts = quantise(layer.weight.data)
+        parts = quantize(layer.weight.data)
         device = layer.weight.device
         self.weight = torch.nn.Parameter(parts.pop("packed"),
                                          requires_grad=False)
@@ -122,7 +122,7 @@ def main():
     from safetensors.torch import load_file
     model, stored = map(load_file, sys.argv[1:])
     for name in sorted(name for name in model if f"{name}.packed" in stored):
-        parts = quantise(model[name])
+        parts = quantize(model[name])
         got = decode(*parts.values(), dynamic_map(), byte_pairs(),
                      torch.float32)
         exact = decode(*(stored[f"{name}.{part}"].flatten() for part in parts),
@@ -133,7 +133,7 @@ def main():
         assert codes.abs().max() <= 1, name  # bitsandbytes uses buckets
         if wanted.shape[1] % BLOCK == 0:  # else the blocks differ
             assert torch.equal(exact.view(wanted.shape), wanted), name
-        print(f"{name}: quantised here, {(got - exact).abs().max():.1e} from "
+        print(f"{name}: quantized here, {(got - exact).abs().max():.1e} from "
               "what is stored")
 
 

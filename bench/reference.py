@@ -3,7 +3,7 @@
 """Computes the loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA in
 float64 numpy: the reference of benchmarks without PyTorch.
 
-Uses no code of this project. NF4 with double quantisation is that of QLoRA
+Uses no code of this project. NF4 with double quantization is that of QLoRA
 (Dettmers et al., 2023), as bitsandbytes stores it. The block size must divide a
 weight's columns.
 """
@@ -44,7 +44,7 @@ def nearest(values, table):
 
 
 def through_scales(scales):
-    """Returns scales after double quantisation and decoding."""
+    """Returns scales after double quantization and decoding."""
     offset = scales.mean(dtype=np.float32)
     rest = scales - offset
     for first in range(0, len(rest), NESTED_BLOCK):
@@ -55,7 +55,7 @@ def through_scales(scales):
 
 
 def through_nf4(weight):
-    """Returns a weight after NF4 quantisation and decoding."""
+    """Returns a weight after NF4 quantization and decoding."""
     assert weight.shape[1] % BLOCK == 0, weight.shape
     blocks = weight.astype(np.float32).reshape(-1, BLOCK)
     scales = np.abs(blocks).max(axis=1)

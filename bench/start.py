@@ -5,13 +5,13 @@
 
     bench/start.py [--shapes smollm2-135m,...] [--rounds 3] [--work DIR]
 
-Each shape has random bf16 weights and NF4 with double quantisation. Prints wall
+Each shape has random bf16 weights and NF4 with double quantization. Prints wall
 seconds and CPU seconds of all threads until qlora-run prints its plan. All
 weights are in their arenas then, and the first step begins. Figures are the
 best of all rounds:
 
   file      reading the model's file once, from the disk
-  first     a start that reads the file from the disk and quantises it
+  first     a start that reads the file from the disk and quantizes it
   warm      as first, with the file in the page cache
   second    a start that maps the base of an earlier run, from the disk
   mapped    as second, with the base in the page cache

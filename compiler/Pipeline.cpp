@@ -41,7 +41,7 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
 
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
                        const MemoryBudget &) {
-  // Before the adapters, so that only the model's own weights are quantised.
+  // Before the adapters, so that only the model's own weights are quantized.
   if (!options.quantizedFormat.empty()) {
     QuantizeBaseOptions quantize;
     quantize.format = options.quantizedFormat;

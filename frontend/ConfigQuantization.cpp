@@ -15,7 +15,7 @@ using nlohmann::json;
 namespace qlora {
 
 /// Reads the data type of bitsandbytes' weights. Block size and double
-/// quantisation are read later, from the tensors of each weight.
+/// quantization are read later, from the tensors of each weight.
 static Status readBitsandbytes(const JsonFields &quantization,
                                ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool eightBit,
@@ -105,7 +105,7 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// Reads compressed-tensors' FP8 settings, except which linears are quantised,
+/// Reads compressed-tensors' FP8 settings, except which linears are quantized,
 /// which follows from the tensors.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
@@ -145,8 +145,8 @@ static Status readGptq(const JsonFields &quantization, ModelConfig &config) {
   for (const char *key : {"checkpoint_format", "format"})
     QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gptq", "gptq_v2"}));
   QLORA_RETURN_IF_ERROR(readIntegers(quantization, config, true));
-  // These keys select the quantised modules in a syntax that is not supported.
-  // Instead, every linear with quantised tensors is quantised.
+  // These keys select the quantized modules in a syntax that is not supported.
+  // Instead, every linear with quantized tensors is quantized.
   for (const char *key : {"modules_in_block_to_quantize", "dynamic"})
     config.isChosenByFiles |= quantization.find(key) != nullptr;
   return Status::ok();
@@ -191,7 +191,7 @@ Status readQuantization(const JsonFields &fields, ModelConfig &config) {
     return Status::invalid("quantization method '{}' is not supported; "
                            "supported are bitsandbytes, mxfp4, fp8, "
                            "fbgemm_fp8, compressed-tensors (FP8), gptq and "
-                           "awq; or use the unquantised model",
+                           "awq; or use the unquantized model",
                            method);
   QLORA_RETURN_IF_ERROR(known->read(quantization, config));
   QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,

@@ -168,7 +168,7 @@ static bool haveOneType(const Weight &a, const Weight &b) {
 }
 
 /// Checks that a weight can be stacked with others. A stack has room for only
-/// one offset of double-quantised scales, and each weight must begin at the
+/// one offset of double-quantized scales, and each weight must begin at the
 /// start of a block.
 static Status checkStackable(const Weight &weight) {
   if (!weight.stored ||
@@ -177,7 +177,7 @@ static Status checkStackable(const Weight &weight) {
            (weight.stored->format().codedScales == CodedScales::kAlways)))
     return Status::ok();
   return Status::unavailable("tensor '{}' of an expert is {} with double "
-                             "quantisation, or blocks of {} do not divide it; "
+                             "quantization, or blocks of {} do not divide it; "
                              "neither is supported for separate expert tensors",
                              weight.name, weight.stored->format().title,
                              weight.stored->block);

@@ -66,7 +66,7 @@ struct StackedWeight {
 
 struct ExpertWeights {
   std::string module; ///< "model.layers.0.mlp.experts"
-  /// [experts, hidden], one part; never quantised. Its bias is [experts].
+  /// [experts, hidden], one part; never quantized. Its bias is [experts].
   StackedWeight router;
   StackedWeight gateUp, down;
 };

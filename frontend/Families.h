@@ -61,7 +61,7 @@ enum class PositionKind {
 /// Layout of a linear's weight in the files.
 enum class LinearLayout {
   kOutIn, ///< torch.nn.Linear
-  kInOut, ///< transformers' Conv1D, unless the weight is quantised
+  kInOut, ///< transformers' Conv1D, unless the weight is quantized
 };
 
 /// Key names in config.json for properties of every decoder. Empty: the family

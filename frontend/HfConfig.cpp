@@ -248,7 +248,7 @@ static Status replaceDropouts(const Family &family, const json &instead,
 }
 
 /// Returns the text model's keys of a multimodal model's config.json, or all
-/// keys of a text model. Quantisation may be declared inside or outside of
+/// keys of a text model. Quantization may be declared inside or outside of
 /// text_config. `tie_word_embeddings` counts only outside.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");

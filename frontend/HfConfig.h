@@ -66,11 +66,11 @@ struct ModelConfig {
   std::vector<Rotary> rotaries;
   std::vector<int> rotaryOfLayer; ///< index in `rotaries`; -1: no RoPE
   std::vector<int64_t> windows;   ///< by layer, in tokens; 0: no window
-  /// Format of the weights that are quantised in the files; null: none is.
+  /// Format of the weights that are quantized in the files; null: none is.
   const StoredFormat *storedFormat = nullptr;
   const char *unquantizedKey = ""; ///< key in config.json of the next list
   std::vector<std::string> unquantizedModules;
-  bool isChosenByFiles = false; ///< true: any linear may be unquantised
+  bool isChosenByFiles = false; ///< true: any linear may be unquantized
   /// Number of inputs that share a scale, or -1 for all inputs of an output.
   /// Not set if config.json does not say.
   std::optional<int64_t> storedBlock;

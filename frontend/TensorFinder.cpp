@@ -35,8 +35,8 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
         fmt::format("expected '{}' {}", name, formatShape(shape)));
   if (isStoredWeight(files, name))
     return Status::unavailable(
-        "'{}': tensor '{}' is quantised, but only linears "
-        "of layers may be quantised",
+        "'{}': tensor '{}' is quantized, but only linears "
+        "of layers may be quantized",
         entry.file->path(), name);
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   if (weight.shape != shape)
@@ -62,7 +62,7 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
   }
 }
 
-/// True if config.json allows an unquantised module. As in transformers, an
+/// True if config.json allows an unquantized module. As in transformers, an
 /// entry of the list, which may have stars, matches the start or the end of a
 /// module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
@@ -88,7 +88,7 @@ StatusOr<LinearWeight> TensorFinder::linear(const std::string &module,
     return linear;
   }
   if (entry.tensor && config.storedFormat && !isLeftUnquantized(module))
-    return Status::invalid("'{}': tensor '{}' is not quantised, but "
+    return Status::invalid("'{}': tensor '{}' is not quantized, but "
                            "config.json has a quantization_config; list the "
                            "module in its {}",
                            entry.file->path(), name, config.unquantizedKey);
@@ -109,7 +109,7 @@ StatusOr<Weight> TensorFinder::stored(const std::string &name,
   const std::string &path = files.find(codes).file->path();
   const StoredFormat &format = found.layout.format();
   if (!config.storedFormat)
-    return Status::invalid("'{}': tensor '{}' is quantised, but config.json "
+    return Status::invalid("'{}': tensor '{}' is quantized, but config.json "
                            "has no quantization_config",
                            path, codes);
   if (config.storedFormat->dtype != format.dtype)
@@ -138,8 +138,8 @@ Status TensorFinder::checkQuantization() const {
   if (!config.storedFormat || quantizedCount)
     return Status::ok();
   return Status::invalid("config.json has a quantization_config, but no "
-                         "tensor in '{}' is quantised; remove it and let "
-                         "qloracc quantise (--load-in-4bit)",
+                         "tensor in '{}' is quantized; remove it and let "
+                         "qloracc quantize (--load-in-4bit)",
                          files.folder());
 }
 

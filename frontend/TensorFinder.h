@@ -26,9 +26,9 @@ public:
                          const std::vector<int64_t> &shape);
 
   /// Takes the weight of a linear, but not its bias. The files have the weight
-  /// either dense, in the family's layout, or in a stored format. A quantised
+  /// either dense, in the family's layout, or in a stored format. A quantized
   /// weight that config.json does not declare, or a dense weight that it
-  /// declares as quantised, is an error.
+  /// declares as quantized, is an error.
   StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
                                 int64_t in);
 
@@ -51,8 +51,8 @@ public:
     return taken.contains(stored);
   }
 
-  /// Fails if config.json declares a quantised model, but no weight taken so
-  /// far is quantised. Must be called after all linears were taken.
+  /// Fails if config.json declares a quantized model, but no weight taken so
+  /// far is quantized. Must be called after all linears were taken.
   Status checkQuantization() const;
 
 private:

@@ -22,7 +22,7 @@ struct Weight {
   std::string file; ///< base name
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
-  std::optional<StoredLayout> stored; ///< if quantised
+  std::optional<StoredLayout> stored; ///< if quantized
 };
 
 } // namespace qlora

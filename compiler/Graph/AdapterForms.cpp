@@ -76,8 +76,8 @@ LogicalResult qlora::recordLoraInitFactors(ModuleOp root,
   if (parameter.getStoredQuantized() || parameter.getPartNames())
     return parameter.emitError("init_lora_weights: '")
            << parameter.getSymName()
-           << "' is quantised or stacked, but pissa, olora and loftq need the "
-              "original weight; use an unquantised model, or "
+           << "' is quantized or stacked, but pissa, olora and loftq need the "
+              "original weight; use an unquantized model, or "
               "init_lora_weights: true";
   const int64_t values = std::min(product.getInWidth(), product.getOutWidth());
   if (rank > values)

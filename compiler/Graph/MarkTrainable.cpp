@@ -82,8 +82,8 @@ LogicalResult MarkTrainablePass::checkTrainable(model::ParameterOp parameter) {
   if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
     return parameter.emitError("'")
            << parameter.getSymName()
-           << "' is quantised and cannot be trained in full; use an "
-              "unquantised model or module, and remove load_in_4bit, "
+           << "' is quantized and cannot be trained in full; use an "
+              "unquantized model or module, and remove load_in_4bit, "
               "load_in_8bit and quant_method";
   return success();
 }

@@ -16,7 +16,7 @@
 //   %y2 = model.linear %x, %n
 //   %dx = model.linear %dy, %n layout in_out
 //
-// or the parameter changes its type (`once`): quantised when loaded and
+// or the parameter changes its type (`once`): quantized when loaded and
 // decoded once.
 //
 // Panels decode once per use and need no memory. Scratch decodes once per group

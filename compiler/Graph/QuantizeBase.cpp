@@ -69,16 +69,16 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
     WeightOp weight = weights.front();
     InFlightDiagnostic remark = weight.emitRemark("'")
                                 << weight.getParameter()
-                                << "' is not quantised, because not only "
+                                << "' is not quantized, because not only "
                                    "linears use it";
     remark.attachNote(other->getLoc()) << "another use";
   }
   return other ? SmallVector<WeightedMatmul>() : products;
 }
 
-/// Transposes a Conv1D weight. bitsandbytes quantises it as the Linear that
+/// Transposes a Conv1D weight. bitsandbytes quantizes it as the Linear that
 /// replaces it, [out, in], so blocks go along x. The file keeps [in, out].
-/// Experts, which are not separate modules, are quantised as they are.
+/// Experts, which are not separate modules, are quantized as they are.
 static void turn(ParameterOp parameter, ArrayRef<WeightedMatmul> products) {
   RankedTensorType type = parameter.getTensorType();
   parameter.setType(type.clone({type.getDimSize(1), type.getDimSize(0)}));

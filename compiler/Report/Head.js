@@ -114,7 +114,7 @@ function addFormats() {
   const offloaded = data.plan.arenas.host; // bytes of frozen weights
   addTile('Base weights',
           quantized ? quantized.format : 'as in the files',
-          quantized ? (quantized.double_quant ? 'double quantisation, ' : '') +
+          quantized ? (quantized.double_quant ? 'double quantization, ' : '') +
               `blocks of ${quantized.block}` : '',
           quantized ? `${inShare(quantized.parameters,
                                  parameters)} of the parameters`

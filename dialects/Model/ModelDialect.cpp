@@ -70,7 +70,7 @@ QuantizedType::verify(function_ref<InFlightDiagnostic()> emitError,
                        << block;
   if (!format->takesDoubleQuant(doubleQuant))
     return emitError() << format->name << " expects " << !doubleQuant
-                       << " as double quantisation";
+                       << " as double quantization";
   return success();
 }
 

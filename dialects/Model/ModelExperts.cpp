@@ -203,7 +203,7 @@ LogicalResult GroupedLinearOp::verify() {
   if (getInit() && getInit().getType() != y)
     return emitOpError("(C3) expects init of type ") << y;
   if (getGroupsLast() && isa<QuantizedType>(weight.getElementType()))
-    return emitOpError("(C5) expects a weight that is not quantised with "
+    return emitOpError("(C5) expects a weight that is not quantized with "
                        "groups_last");
   return success();
 }

@@ -55,7 +55,7 @@ LogicalResult EmbeddingOp::verify() {
     return emitOpError("(C2) expects a result as wide as the table, but got ")
            << columnsOf(getResult());
   if (isa<QuantizedType>(table.getElementType()))
-    return emitOpError("(C3) expects a table that is not quantised");
+    return emitOpError("(C3) expects a table that is not quantized");
   return success();
 }
 
@@ -158,7 +158,7 @@ LogicalResult HeadLossOp::verify() {
   if (!isTokenMask(getTargets(), getHidden()))
     return emitOpError("(C2) expects targets of type [B, T] i32");
   if (isa<QuantizedType>(weight.getElementType()))
-    return emitOpError("(C3) expects a weight that is not quantised");
+    return emitOpError("(C3) expects a weight that is not quantized");
   auto one = RankedTensorType::get({1}, Float32Type::get(getContext()));
   auto lines = one.clone({tensorOf(getHidden()).getDimSize(0)});
   Type type = getLoss().getType();

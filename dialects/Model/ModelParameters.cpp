@@ -41,8 +41,8 @@ static LogicalResult verifyParts(ParameterOp op) {
   bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
   if (isQuantized &&
       (!isFromFiles || op.getTransposed() || !llvm::all_equal(parts)))
-    return op.emitOpError("(C3) expects quantised parts to be equal and "
-                          "quantised when loaded");
+    return op.emitOpError("(C3) expects quantized parts to be equal and "
+                          "quantized when loaded");
   return success();
 }
 

@@ -196,7 +196,7 @@ LogicalResult qlora::model::verifyRowOp(Operation *op) {
     auto tensor = cast<RankedTensorType>(op->getOperand(i).getType());
     if (isa<QuantizedType>(tensor.getElementType()))
       return op->emitOpError("(R1) cannot read operand ")
-             << i << ", which is quantised";
+             << i << ", which is quantized";
     if (tensor.hasStaticShape() &&
         elementsRead(tensor, map, rows, columns) != tensor.getNumElements())
       return op->emitOpError("(R1) operand ")

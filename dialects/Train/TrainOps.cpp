@@ -297,7 +297,7 @@ LogicalResult DecodeOp::verify() {
     return emitOpError("(C1) expects one shape, but got ")
            << getWeight().getType() << " and " << getResult().getType();
   if (isa<QuantizedType>(tensorOf(getResult()).getElementType()))
-    return emitOpError("(C2) expects a result that is not quantised");
+    return emitOpError("(C2) expects a result that is not quantized");
   return success();
 }
 

@@ -100,8 +100,8 @@ enum qlora_quantization {
 };
 
 /* One named tensor. Kernels read it at `offset` as `dtype`. If `quantization`
- * is not NONE and `dtype` is not `format`, the tensor is quantised and decoded
- * again when loaded ("resident": full width, quantised values). */
+ * is not NONE and `dtype` is not `format`, the tensor is quantized and decoded
+ * again when loaded ("resident": full width, quantized values). */
 typedef struct qlora_parameter {
   const char *name; /* Hugging Face's for weights, PEFT's for adapters */
   uint32_t role;    /* enum qlora_role */
@@ -112,7 +112,7 @@ typedef struct qlora_parameter {
   uint32_t double_quant; /* 1: scales are codes; 2, only with tp or ep
                             shards: the whole tensor's scales are codes, and
                             a shard's are decoded; its layout has no double
-                            quantisation */
+                            quantization */
   uint32_t arena;        /* index into arenas */
   uint32_t rank;         /* number of dimensions */
   int64_t shape[QLORA_MAX_RANK];
@@ -121,10 +121,10 @@ typedef struct qlora_parameter {
   uint32_t file_dtype; /* enum qlora_dtype expected in the file */
   uint32_t parts; /* 0: the file has one tensor, with this name. Else the file
                      has that many tensors with equal numbers of rows, which are
-                     stacked and quantised as one. Their names follow `name`,
+                     stacked and quantized as one. Their names follow `name`,
                      each after the zero that ends the previous name */
   uint32_t format;   /* enum qlora_dtype, of few bits; 0 if it is not
-                        quantised */
+                        quantized */
   uint32_t reserved;
   uint64_t piece; /* bytes of an fsdp shard. 0: the arena has all of the tensor.
                      Else the arena of rank r has at `offset` the tensor's bytes
@@ -137,7 +137,7 @@ typedef struct qlora_parameter {
                      of shards; else 0 */
   uint32_t slices; /* tp or ep shards. 0: every rank has the whole tensor. Else
                       `tensor_ranks` or `expert_ranks`, and `shape` is that of
-                      one shard. The whole tensor is quantised before it is cut,
+                      one shard. The whole tensor is quantized before it is cut,
                       and its dimension `slice_dimension` is `slices` times as
                       long. That dimension consists of `segments` runs, whose
                       lengths are constants from `first_segment` on; rank i of

@@ -15,7 +15,7 @@ bool startsAtFactors(std::string_view init) {
 }
 
 /// Refuses more than one LoftQ iteration: further iterations change the base,
-/// so that the adapter would not fit the quantised model.
+/// so that the adapter would not fit the quantized model.
 static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");

@@ -233,7 +233,7 @@ std::string Options::quantizedFormat() const {
   return method == "none" ? "" : method;
 }
 
-/// Refuses adapter options, and quantised weights, with full fine-tuning.
+/// Refuses adapter options, and quantized weights, with full fine-tuning.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();

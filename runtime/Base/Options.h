@@ -83,7 +83,7 @@ public:
   // Accessors. `name` must be a canonical name of an option of that type. This
   // is asserted, since the names are constants in the code.
   bool boolean(std::string_view name) const;
-  /// Format (Kernels/Math/Stored.h) for quantising weights on load, or empty.
+  /// Format (Kernels/Math/Stored.h) for quantizing weights on load, or empty.
   std::string quantizedFormat() const;
   /// Sequences per row of data in a micro-batch: 2 for preference pairs, and
   /// for KTO rows with a mismatched answer (Data/KtoKlPairs.h); otherwise 1.

@@ -55,7 +55,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.skipped >= o.bytes)
     return damaged("{} of {} bytes skipped", o.skipped, o.bytes);
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
-  // Decoders read the scales of a quantised tensor in place, aligned to 64.
+  // Decoders read the scales of a quantized tensor in place, aligned to 64.
   const uint64_t unit = storedFormat(o.dtype) ? 64 : bytes;
   if (o.offset % unit != 0 || o.step % unit != 0 ||
       (bytes > 0 && o.bytes % bytes != 0))

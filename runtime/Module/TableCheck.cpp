@@ -62,7 +62,7 @@ static Status checkArenas(const qlora_module &m) {
   return Status::ok();
 }
 
-/// Checks that StoredLayout can describe a quantised parameter.
+/// Checks that StoredLayout can describe a quantized parameter.
 static Status checkFormat(const qlora_parameter &p) {
   const StoredFormat *format = storedFormat(p.format);
   if (!format || (storedFormat(p.dtype) && p.dtype != p.format))
@@ -70,7 +70,7 @@ static Status checkFormat(const qlora_parameter &p) {
   const bool isRow = format->takesRows && p.rank > 0 && p.rank <= QLORA_MAX_RANK
                      && p.block == p.shape[p.rank - 1];
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
-    return damaged("quantised, but its role is {} and its block {}", p.role,
+    return damaged("quantized, but its role is {} and its block {}", p.role,
                    p.block);
   // In tp and ep shards, scales are decoded unless the format forbids that.
   const bool isDecoded =
@@ -82,7 +82,7 @@ static Status checkFormat(const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Checks that role, init, dtype and quantisation are consistent.
+/// Checks that role, init, dtype and quantization are consistent.
 static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
   const uint32_t kind = m.arenas[p.arena].kind;
@@ -104,7 +104,7 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
     return damaged("a state with init {}", p.init);
   if (p.quantization == QLORA_QUANTIZATION_NONE &&
       (storedFormat(p.dtype) || p.block != 0 || p.double_quant != 0))
-    return damaged("not quantised, but dtype {}, block {}, double_quant {}",
+    return damaged("not quantized, but dtype {}, block {}, double_quant {}",
                    p.dtype, p.block, p.double_quant);
   if (p.quantization != QLORA_QUANTIZATION_NONE)
     QLORA_RETURN_IF_ERROR(checkFormat(p));

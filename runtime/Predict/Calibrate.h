@@ -10,7 +10,7 @@
 // GEMM: 512 x 2048 x 8192 with a weight that is in no cache, without the time
 // to pack the weight (pack), which comes from a GEMM of 32 rows. copy: bytes
 // read and written per second, over more memory than a cache holds. decode:
-// bytes written per second from NF4 with double quantisation to f32, for a
+// bytes written per second from NF4 with double quantization to f32, for a
 // panel that stays in cache. kernels (DeviceProfile.h): panels are timed in the
 // same GEMM with an NF4 weight, forward and backward, less the cost model's
 // time for the other work. Attention is causal, with 512 tokens and heads of

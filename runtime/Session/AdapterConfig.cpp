@@ -104,7 +104,7 @@ static void makePlain(ordered_json &config) {
 }
 
 /// Returns how PEFT changes a model before it loads the adapter. LoftQ keeps
-/// the quantised base as it is.
+/// the quantized base as it is.
 static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
              ? ordered_json(init != "false")

@@ -134,7 +134,7 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   return Status::ok();
 }
 
-/// Returns the decoded values of a quantised weight.
+/// Returns the decoded values of a quantized weight.
 static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
   std::vector<float> values(layout.elements);

@@ -34,16 +34,16 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
-/// Returns "NF4, double quantised". "double" only if the format has a choice.
+/// Returns "NF4, double quantized". "double" only if the format has a choice.
 static std::string formatText(const qlora_parameter &parameter) {
   const StoredFormat &format = *storedFormat(parameter.format);
   const bool isChosen = format.codedScales == CodedScales::kByChoice;
   return fmt::format("{}{}", format.title,
-                     isChosen && parameter.double_quant ? ", double quantised"
+                     isChosen && parameter.double_quant ? ", double quantized"
                                                         : "");
 }
 
-/// Returns the format of the base: "NF4, double quantised" for quantised
+/// Returns the format of the base: "NF4, double quantized" for quantized
 /// weights; else the type of the largest weights, "bf16".
 static std::string baseFormat(const LoadedModule &module) {
   const qlora_parameter *largest = nullptr;

@@ -238,7 +238,7 @@ Status Session::loadBase() {
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"
-                                            : "reading and quantising the base",
+                                            : "reading and quantizing the base",
                                         Metrics::kBytes);
   if (request.sweep)
     wanted.shared = &request.sweep->base;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Writes to arenas on the host or on a device, and quantises weights there.
+// Writes to arenas on the host or on a device, and quantizes weights there.
 
 #include "runtime/Weights/ArenaSink.h"
 
@@ -41,7 +41,7 @@ Status DeviceArena::quantize(const UnquantizedWeight &weight) {
         .withContext(fmt::format("weight '{}'", weight.name));
   if (!hasRemarked)
     device.addRemark(
-        fmt::format("'{}' is quantised on the host: the device would need {} "
+        fmt::format("'{}' is quantized on the host: the device would need {} "
                     "bytes of scratch memory, but the plan has {}",
                     weight.name, needed, scratch.bytes));
   hasRemarked = true;

@@ -36,7 +36,7 @@ public:
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
   /// Writes the range of the last map() to the arena.
   virtual Status commit() = 0;
-  /// Quantises a weight into the arena, on the host unless overridden.
+  /// Quantizes a weight into the arena, on the host unless overridden.
   virtual Status quantize(const UnquantizedWeight &weight);
   /// Returns at least `count` bytes of process memory, as a buffer for file
   /// data. Valid until the next call.
@@ -61,7 +61,7 @@ private:
 };
 
 /// An arena that `device` keeps outside of this process; the device must
-/// outlive the sink. Weights are quantised on the device if `scratch` is large
+/// outlive the sink. Weights are quantized on the device if `scratch` is large
 /// enough, else on the host, which a remark of the device reports.
 class DeviceArena final : public ArenaSink {
 public:

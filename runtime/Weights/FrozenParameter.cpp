@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Copies, converts, quantises or decodes one complete frozen weight.
+// Copies, converts, quantizes or decodes one complete frozen weight.
 
 #include "runtime/Weights/FrozenParameter.h"
 
@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-/// Quantises a weight. A weight that is transposed is first read completely,
+/// Quantizes a weight. A weight that is transposed is first read completely,
 /// since its blocks cross the rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
@@ -91,7 +91,7 @@ static Status copyStacked(const ModelFiles &model,
   return Status::ok();
 }
 
-/// Fills a weight that is quantised in its files.
+/// Fills a weight that is quantized in its files.
 static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
                          const StoredLayout &layout, ArenaSink &arena) {

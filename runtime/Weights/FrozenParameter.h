@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Fills one frozen weight that is not a tp or ep shard: copied, converted,
-// quantised, or in the stored format of its file.
+// quantized, or in the stored format of its file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H

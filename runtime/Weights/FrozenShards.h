@@ -5,7 +5,7 @@
 // bytes are ranges of the complete tensor's (WholeTensor.h).
 //
 // A contiguous shard that is copied or converted is read by its own rank. A
-// quantised tensor must be quantised as a whole, because a scale of scales
+// quantized tensor must be quantized as a whole, because a scale of scales
 // covers all of it. If each of N ranks did that, it would take N times as long;
 // so would reading all rows of a file for some columns. So ranks process these
 // tensors together, N per round. Rank r loads tensor r of the round into host

@@ -24,7 +24,7 @@ inline bool isTransposed(const qlora_parameter &parameter) {
 /// Returns the shape of the parameter's tensor in the file.
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
-/// Returns the layout of a quantised parameter.
+/// Returns the layout of a quantized parameter.
 inline StoredLayout layoutOf(const qlora_parameter &parameter) {
   return StoredLayout::of(static_cast<qlora_dtype>(parameter.format),
                           elementsOf(parameter), parameter.block,

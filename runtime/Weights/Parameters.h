@@ -3,14 +3,14 @@
 // Fills the FROZEN and TRAINABLE arenas from the parameter table. Tensors are
 // read one after the other, window by window. Resident memory grows by the
 // arena, if it is on the host, and one window, not by the file. Data for a
-// device's arena is sent in windows too. A tensor that its file has quantised
-// is sent in one message; a tensor that is quantised on load is quantised on
+// device's arena is sent in windows too. A tensor that its file has quantized
+// is sent in one message; a tensor that is quantized on load is quantized on
 // the device (QuantizeWeight.h). FrozenShards.h fills sharded bases.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype, to
-// nearest even), quantised as bitsandbytes does, or taken as bitsandbytes
-// stored them. A "resident" one (quantised, but not NF4 in the arena) is
-// quantised and decoded again. Trainable parameters come from a PEFT adapter if
+// nearest even), quantized as bitsandbytes does, or taken as bitsandbytes
+// stored them. A "resident" one (quantized, but not NF4 in the arena) is
+// quantized and decoded again. Trainable parameters come from a PEFT adapter if
 // given, else from their init kind.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERS_H

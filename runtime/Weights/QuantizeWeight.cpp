@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Quantises on the host or on the device.
+// Quantizes on the host or on the device.
 
 #include "runtime/Weights/QuantizeWeight.h"
 
@@ -78,8 +78,8 @@ Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
 namespace {
 /// Offsets in the scratch memory; the window takes the rest.
 struct ScratchPlan {
-  uint64_t packed = 0; ///< the quantised tensor, if it is then decoded
-  uint64_t scales = 0; ///< f32 scales, for double quantisation
+  uint64_t packed = 0; ///< the quantized tensor, if it is then decoded
+  uint64_t scales = 0; ///< f32 scales, for double quantization
   uint64_t window = 0;
 
   static ScratchPlan of(const UnquantizedWeight &weight) {
@@ -138,7 +138,7 @@ private:
                        base + static_cast<uint64_t>(offset), dtype,
                        static_cast<uint64_t>(bytes));
   }
-  /// Returns an operand for scales before their second quantisation, of `count`
+  /// Returns an operand for scales before their second quantization, of `count`
   /// blocks from block `first` on.
   qlora_operand scales(int64_t first, int64_t count) const {
     if (!layout.doubleQuant)
@@ -185,7 +185,7 @@ Status DeviceQuantizer::writeTables() {
       nf4DynamicMap().data());
 }
 
-/// Quantises windows of complete blocks, which share no byte or scale.
+/// Quantizes windows of complete blocks, which share no byte or scale.
 Status DeviceQuantizer::quantizeElements() {
   const int64_t size = weightBytes(weight.fileType);
   const auto room = static_cast<int64_t>(

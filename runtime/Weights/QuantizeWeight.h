@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Quantises a weight of a file into an arena; a "resident" weight is decoded
+// Quantizes a weight of a file into an arena; a "resident" weight is decoded
 // again. ArenaSink::quantize selects one of two ways by the arena's memory:
 //
 //   quantizeOnHost     on the threads of this process; if the arena's tensor is
-//                      decoded, it is quantised completely on the host first
+//                      decoded, it is quantized completely on the host first
 //   quantizeOnDevice   sends the elements as in the file; the device does the
 //                      rest (ops quantize, quantize_scales and decode)
 //
 // Both read the file window by window and give the same bytes. On a device,
 // temporary data is in scratch memory that the plan has and no entry uses yet:
-// the window, the scales before their second quantisation, and a packed tensor
+// the window, the scales before their second quantization, and a packed tensor
 // that is decoded.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEWEIGHT_H
@@ -56,7 +56,7 @@ uint64_t leastScratch(const UnquantizedWeight &weight);
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
-/// Quantises a weight on the device. Needs leastScratch() bytes of `scratch`,
+/// Quantizes a weight on the device. Needs leastScratch() bytes of `scratch`,
 /// and zeros in the arena, as after Device::load. Uses the window of `sink`.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);

@@ -23,7 +23,7 @@ static std::string folderOf(const QuantizedBaseCacheRequest &request) {
 void QuantizedBase::remark(const Status &status) {
   if (!status.isOk())
     remarks.push_back(
-        fmt::format("the quantised base is not cached for the next run: {}",
+        fmt::format("the quantized base is not cached for the next run: {}",
                     status.message()));
 }
 
@@ -53,7 +53,7 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
   cache.emplace(folder, request.limit);
   auto file = cache->open(key, module.arenaBytes(QLORA_ARENA_FROZEN));
   if (!file.isOk()) {
-    remarks.push_back(fmt::format("{}; the base is quantised again",
+    remarks.push_back(fmt::format("{}; the base is quantized again",
                                   file.status().message()));
     return FileDescriptor();
   }
@@ -117,8 +117,8 @@ StatusOr<bool> QuantizedBase::agreeOnPieces(RankGroup &group, uint32_t holders,
   if (!leavesPiece(states, rank, holders, ofStage))
     key.clear();
   if (found > 0 && found < holders && remarks.empty())
-    remarks.push_back(fmt::format("only {} of {} pieces of the quantised base "
-                                  "are cached; all are quantised again",
+    remarks.push_back(fmt::format("only {} of {} pieces of the quantized base "
+                                  "are cached; all are quantized again",
                                   found, holders));
   return found == holders;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The frozen weights of a rank whose arenas are host memory. They are mapped
-// from the cache of quantised bases (QuantizedBaseFile.h) if an earlier run has
+// from the cache of quantized bases (QuantizedBaseFile.h) if an earlier run has
 // stored them. Else the ranks of the machine fill them, and the first of these
 // ranks stores them in the cache. The cache only saves time: any problem with
 // it is a remark, and the run continues without it.
@@ -36,7 +36,7 @@
 
 namespace qlora {
 
-/// Returns whether at least one frozen weight is quantised on load. Caching a
+/// Returns whether at least one frozen weight is quantized on load. Caching a
 /// base that is only copied would save nothing.
 bool quantizesBase(const LoadedModule &module);
 
@@ -44,12 +44,12 @@ bool quantizesBase(const LoadedModule &module);
 /// tp or ep shards. 1: each rank has the complete base.
 uint32_t holdersOf(const LoadedModule &module);
 
-/// Returns the name of a quantised base in the cache: a hash of everything that
+/// Returns the name of a quantized base in the cache: a hash of everything that
 /// determines the FROZEN arena. So a cached base is either right or missing.
 ///
 ///   output   the arena's size; for each weight in it the name, shape, dtype in
-///            the file and in the arena, quantisation, block, double
-///            quantisation and offset; our quantiser's output for a sample; a
+///            the file and in the arena, quantization, block, double
+///            quantization and offset; our quantizer's output for a sample; a
 ///            version of ours, raised if loading changes bytes in another way;
 ///            for a sharded base the sizes and number of the shards, the
 ///            dimensions that they divide, and the index of this shard
@@ -58,7 +58,7 @@ uint32_t holdersOf(const LoadedModule &module);
 ///
 /// Hashing the weights would need the read that the cache saves, so a file is
 /// identified by these attributes. A changed file has another identity, even if
-/// its time was restored. So has a copy, which is read and quantised again.
+/// its time was restored. So has a copy, which is read and quantized again.
 /// Links are followed: two snapshots of the Hugging Face cache that share a
 /// blob share a base. Target, other ranks and threads do not affect the bytes
 /// or the key. `piece`: this rank's index among the holders of the base.
@@ -94,12 +94,12 @@ public:
   const FillShare &share() const { return part; }
   /// Returns whether a file is mapped, or seal() was called.
   bool isFilled() const { return arena.isFilled() || isSealed; }
-  /// Path of the mapped file. Empty if this run quantised the base. If the base
+  /// Path of the mapped file. Empty if this run quantized the base. If the base
   /// is not sharded, also empty on all ranks except the first of a machine.
   const std::string &mappedFile() const { return mapped; }
 
   /// Write-protects the base after all ranks have filled their share(). Starts
-  /// to write a base to the cache if this run quantised it.
+  /// to write a base to the cache if this run quantized it.
   Status seal(const ModelFiles &model);
   /// Completes the file at the end of a successful run. A failure is a remark.
   void finish();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache of quantised bases: a folder of files KEY.base (QuantizedBase.h
+// The cache of quantized bases: a folder of files KEY.base (QuantizedBase.h
 // defines the key), whose pages all runs and ranks of a machine share. Any file
 // may be deleted at any time; runs that have mapped it can still use it.
 //
@@ -88,7 +88,7 @@ private:
 
 /// The folder of bases. Each file is read completely and its checksums are
 /// compared before use, which also loads its pages for the first step. A
-/// damaged base is quantised again. Before a base is added, the least recently
+/// damaged base is quantized again. Before a base is added, the least recently
 /// used bases are removed (keepRecentFiles in UserFiles.h).
 class QuantizedBaseCache {
 public:

@@ -34,8 +34,8 @@ bool quantizesBase(const LoadedModule &module) {
       });
 }
 
-/// Returns values of many magnitudes in every quantised format. The result
-/// changes with the quantiser, so kBaseVersion need not be raised for that.
+/// Returns values of many magnitudes in every quantized format. The result
+/// changes with the quantizer, so kBaseVersion need not be raised for that.
 static std::string quantizedSample() {
   // Enough elements for two runs of scales and a partial last block.
   constexpr int64_t kElements = 64 * 300 + 7;

@@ -5,7 +5,7 @@
 // that, and the runtime checks it before it fills a shard. Both include this
 // file, so it includes nothing large.
 //
-// A tensor is quantised as a whole and then sharded, so that tensor-parallel
+// A tensor is quantized as a whole and then sharded, so that tensor-parallel
 // ranks multiply with the same bits as a single rank. In memory its elements
 // are flat, in consecutive blocks (Kernels/Math/Stored.h). A shard is flat too.
 // So every run of elements in a shard must be complete blocks:
@@ -24,7 +24,7 @@
 // * Scales that are codes share a factor in runs of 256 blocks, which sharding
 //   splits. So a shard has decoded scales, unless the factor is always 1, as in
 //   MXFP4 (doubleQuantOfSlice).
-// * Unquantised weights and "resident" ones can be split anywhere.
+// * Unquantized weights and "resident" ones can be split anywhere.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SLICES_H
 #define QLORA_RUNTIME_WEIGHTS_SLICES_H
@@ -73,7 +73,7 @@ struct SlicedDimension {
 };
 
 /// The format of the whole tensor: `block` elements share a scale, which is a
-/// code if `doubleQuant`. Unquantised tensors only have a `dtype`.
+/// code if `doubleQuant`. Unquantized tensors only have a `dtype`.
 struct SlicedFormat {
   qlora_dtype dtype;
   int64_t block = 0;
@@ -89,13 +89,13 @@ constexpr bool dividesRowScales(const SlicedFormat &format,
 }
 
 /// Returns the elements of a shard that share a scale: qlora_parameter::block.
-/// For a "resident" weight, `format` is the quantised format.
+/// For a "resident" weight, `format` is the quantized format.
 constexpr int64_t blockOfSlice(const SlicedFormat &format,
                                const SlicedDimension &of) {
   return dividesRowScales(format, of) ? format.block / of.slices : format.block;
 }
 
-/// Returns qlora_parameter::double_quant of a shard (1: double quantisation).
+/// Returns qlora_parameter::double_quant of a shard (1: double quantization).
 constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   const StoredFormat *stored = storedFormat(format.dtype);
   if (!stored || !format.doubleQuant)

@@ -114,7 +114,7 @@ static Status checkOrder(const ModelFiles &model, const std::string &name,
     if (group[static_cast<size_t>(i)] != i / (w.in / w.groups))
       return Status::unavailable(
           "'{}': tensor '{}' has input {} in group {} instead of {}: desc_act "
-          "is not supported; use a model that was quantised with desc_act "
+          "is not supported; use a model that was quantized with desc_act "
           "false or static_groups true",
           entry.file->path(), name, i, group[static_cast<size_t>(i)],
           i / (w.in / w.groups));

@@ -267,7 +267,7 @@ StatusOr<StoredDescription> describeStored(const ModelFiles &model,
   const std::string weight(name);
   const StoredReader *reader = findReader(model, weight);
   if (!reader)
-    return Status::notFound("'{}' has no quantised tensors for '{}'",
+    return Status::notFound("'{}' has no quantized tensors for '{}'",
                             model.folder(), name);
   StoredDescription result;
   QLORA_RETURN_IF_ERROR(reader->describe(
@@ -307,7 +307,7 @@ static Status checkCompiled(const StoredDescription &stored,
   const StoredLayout &l = stored.layout;
   if (l.dtype != layout.dtype || l.block != layout.block ||
       l.doubleQuant != layout.doubleQuant)
-    return damaged("it has {} in blocks of {} with{} double quantisation, but "
+    return damaged("it has {} in blocks of {} with{} double quantization, but "
                    "train.so was compiled for {} in blocks of {} with{}",
                    l.format().title, l.block, l.doubleQuant ? "" : "out",
                    layout.format().title, layout.block,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that are quantised in their files: which tensors form a weight, and
+// Weights that are quantized in their files: which tensors form a weight, and
 // how their bytes become the layout of Math/Stored.h. A format is recognised by
 // a tensor that no other format has (StoredTensors.cpp has a row for each). The
 // other tensors of the weight are checked against each other.
@@ -40,7 +40,7 @@ struct StoredDescription {
 };
 
 /// Returns whether the files hold a weight in a stored format. False if its
-/// tensor is not quantised or missing.
+/// tensor is not quantized or missing.
 bool isStoredWeight(const ModelFiles &model, std::string_view name);
 
 /// Returns the name of the tensor with the weight's codes or values.
@@ -52,7 +52,7 @@ StatusOr<StoredDescription> describeStored(const ModelFiles &model,
                                            std::string_view name);
 
 /// Copies the weight into `layout` at `out` (layout.bytes), with code book and
-/// maps. First checks that format, block, double quantisation and shape match
+/// maps. First checks that format, block, double quantization and shape match
 /// those that train.so was compiled for. The file may have the first dimension
 /// of `shape` as two dimensions.
 Status copyStored(const ModelFiles &model, std::string_view name,

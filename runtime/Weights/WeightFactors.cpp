@@ -84,7 +84,7 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);
   if (weight.quantization == QLORA_QUANTIZATION_NONE)
-    return Status::invalid("init_lora_weights loftq: '{}' is not quantised; "
+    return Status::invalid("init_lora_weights loftq: '{}' is not quantized; "
                            "remove its module from lora_target_modules",
                            weight.name);
   if (w.isTransposed) {

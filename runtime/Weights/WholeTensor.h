@@ -24,7 +24,7 @@ qlora_parameter wholeOf(const qlora_parameter &slice);
 
 /// Like wholeOf() for a row of the module's table, but checks that the complete
 /// tensor has such shards (Slices.h); if not, kDataLoss. For a weight that is
-/// quantised in its file, the file determines the block.
+/// quantized in its file, the file determines the block.
 StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
                                     const ParameterSources &sources,
                                     const qlora_parameter &slice);

@@ -67,7 +67,7 @@ def make_linears(model):
             setattr(model.get_submodule(path), last, linear)
 
 
-def quantise_on_load(model, options):
+def quantize_on_load(model, options):
     """Replaces the layers' linears, and experts if requested, by the values of
     their codes."""
     from bitsandbytes import functional as F
@@ -132,7 +132,7 @@ def factored(model, row):
     for name, p in model.named_parameters():
         if name.endswith(".base_layer.weight"):
             p.data = as_in_files(p, row)
-    quantise_on_load(model, FORMATS[row["format"]].options)
+    quantize_on_load(model, FORMATS[row["format"]].options)
     return model, named, rest
 
 
@@ -160,7 +160,7 @@ def adapted(model, row, seed):
     options = lora_options(row)
     if row["adapter"] == "pissa":
         return factored(model, row)
-    quantise_on_load(model, FORMATS[row["format"]].options)
+    quantize_on_load(model, FORMATS[row["format"]].options)
     if options is None:
         return model, dict(model.named_parameters()), {}
     options.pop("loraplus_lr_ratio", None)

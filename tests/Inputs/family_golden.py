@@ -79,7 +79,7 @@ def save_model(model, case, folder):
     stored.save_pretrained(folder)
 
 
-def quantise(model, options):
+def quantize(model, options):
     """Gives every linear except the head the values of bitsandbytes' codes;
     returns the stored tensors."""
     from bitsandbytes import functional
@@ -231,7 +231,7 @@ def main(folder):
     model = make_model(case)
     save_model(model, case, beside("model"))
     if "quantization" in case:
-        save_file(quantise(model, case["quantization"]),
+        save_file(quantize(model, case["quantization"]),
                   beside("nf4.safetensors"))
     model = attach_adapter(model, case, beside("adapter_init"))
     batches, logits_of = make_batches(case), None

@@ -33,7 +33,7 @@ THRESHOLD, STEPS, MARGIN = 4.0, 1, 1e-6
 functions.MatMul8bitFp = functions.MatMul8bitLt
 
 
-def quantise(model):
+def quantize(model):
     """As transformers does it: all linears but the head, from float16."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, torch.nn.Linear) or "lm_head" in name:
@@ -85,7 +85,7 @@ def main(source, to):
     other_golden.STEPS = STEPS
     with open(os.path.join(source, "case.json")) as file:
         case = json.load(file)
-    model = quantise(other_golden.load(os.path.join(source, "model")))
+    model = quantize(other_golden.load(os.path.join(source, "model")))
     model = peft.PeftModel.from_pretrained(
         model, os.path.join(source, "adapter_init"), is_trainable=True)
     seen = watch(model)

@@ -149,7 +149,7 @@ def e2m1(x):
     return away.argmin(-1) | torch.signbit(x).long() << 3
 
 
-def quantised():
+def quantized():
     """Quantizes a matrix whose rows have very different magnitudes."""
     import bitsandbytes.functional as F
     x = torch.randn(70, 96) * torch.logspace(-12, 3, 70)[:, None]
@@ -189,8 +189,8 @@ def write_matrices(to):
         tensors[f"{module}.dequantized"] = numbers
     save_file({k: v.contiguous() for k, v in tensors.items()},
               os.path.join(to, "model.safetensors"))
-    save_file({k: v.contiguous() for k, v in quantised().items()},
-              os.path.join(to, "quantised.safetensors"))
+    save_file({k: v.contiguous() for k, v in quantized().items()},
+              os.path.join(to, "quantized.safetensors"))
 
 
 # Cases -----------------------------------------------------------------------

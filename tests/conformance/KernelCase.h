@@ -226,7 +226,7 @@ public:
   bool hasOneSegment = false; ///< see CudaKernelArgs
 
 private:
-  /// Returns the shift in bytes: one element, or 4 bytes for quantised tensors.
+  /// Returns the shift in bytes: one element, or 4 bytes for quantized tensors.
   /// A workspace is not shifted.
   uint64_t shiftOf(size_t i) const {
     if (!isShifted || !request.dtypes[i] ||
@@ -299,7 +299,7 @@ inline void expectOk(const Status &status) {
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 
-/// Writes a quantised tensor of random bytes and scales.
+/// Writes a quantized tensor of random bytes and scales.
 inline void fillStored(uint8_t *bytes, const StoredLayout &layout,
                        unsigned seed) {
   std::mt19937 generator(seed);

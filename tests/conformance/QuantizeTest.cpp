@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales give the same bytes as the quantiser that loads
+// quantize and quantize_scales give the same bytes as the quantizer that loads
 // a model on the CPU, for any shape and any values, including NaN and infinity.
-// That quantiser has bitsandbytes' bytes
+// That quantizer has bitsandbytes' bytes
 // (tests/runtime/Kernels/QuantizeNF4Test).
 
 #include <cstring>
@@ -66,7 +66,7 @@ void fill(KernelCase &test, Kind kind) {
   }
 }
 
-/// Returns the tensor, quantised like the CPU loader does.
+/// Returns the tensor, quantized like the CPU loader does.
 std::vector<uint32_t> expected(KernelCase &test, const StoredLayout &layout) {
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
   quantizeStored(layout,

@@ -7,7 +7,7 @@ Every file of runtime/Kernels/Cuda/Device must compile without a warning for the
 lowest, the last and one more architecture of --cuda-arch's default (--all: for
 each), and to PTX for the lowest. ptxas must report neither spills nor a stack
 frame. The PTX of Decode.cu and Quantize.cu must not fuse a product and a sum:
-nvcc contracts by default, and decoded or quantised values must have the CPU's
+nvcc contracts by default, and decoded or quantized values must have the CPU's
 bits.
 
 The folder CACHE remembers successes by the hash of all texts, the compiler and

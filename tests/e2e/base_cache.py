@@ -111,14 +111,14 @@ def damaged(tools, folder):
         file.seek(1000)
         file.write(bytes([byte ^ 1]))
     text, again = runs.train("--gpus", "2")
-    assert "damaged" in text and "is quantised again" in text, text
+    assert "damaged" in text and "is quantized again" in text, text
     text, mended = runs.train("--gpus", "2")
     assert "mapped from" in text and "warning" not in text, text
     assert wanted == again == mended, "runs differ"
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) // 2)
     text, again = runs.train()
-    assert "is quantised again" in text, text
+    assert "is quantized again" in text, text
 
 
 def resident_bytes(path):

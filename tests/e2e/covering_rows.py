@@ -39,10 +39,10 @@ REFUSED = [
      {"adapter": {"full"}}, "conflicts with finetuning_type full"),
     ({"format": {name for name, form in FORMATS.items()
                  if form.store and name != "mxfp4"}}, {"adapter": {"full"}},
-     "is quantised and cannot be trained in full"),
+     "is quantized and cannot be trained in full"),
     ({"format": {name for name, form in FORMATS.items()
                  if form.store and name != "mxfp4"}}, {"adapter": {"pissa"}},
-     "init_lora_weights: .* is quantised or stacked"),
+     "init_lora_weights: .* is quantized or stacked"),
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]

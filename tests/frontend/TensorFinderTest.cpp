@@ -76,7 +76,7 @@ TEST(TensorFinder, RefusesStoredExpertsThatDoNotFit) {
             std::string::npos);
   other.config.storedFormat = nullptr;
   EXPECT_NE(other.refusal({2, 3, 64}).find(
-                "is quantised, but config.json has no quantization_config"),
+                "is quantized, but config.json has no quantization_config"),
             std::string::npos);
 }
 

@@ -59,7 +59,7 @@ static std::string storedWarning(ModuleOp model, const Options &options) {
     if (!unmet.empty())
       return fmt::format(
           "{} has no effect on weights stored in {} bits: they stay {} in "
-          "blocks of {} with{} double quantisation ('{}')",
+          "blocks of {} with{} double quantization ('{}')",
           unmet, storedFormat(type.getFormat())->bits,
           storedFormat(type.getFormat())->title, int64_t(type.getBlock()),
           type.getDoubleQuant() ? "" : "out", parameter.getSymName().str());

@@ -36,11 +36,11 @@ struct DecodeRun {
   static const DecodeRun *find();
 };
 
-/// A weight [rows, columns], flattened; quantised or floating-point.
+/// A weight [rows, columns], flattened; quantized or floating-point.
 struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
-  StoredLayout layout; ///< layout of a quantised weight
+  StoredLayout layout; ///< layout of a quantized weight
   /// log2 of the block, or -1 if the block is no power of two.
   int scaleShift = -1;
   const DecodeRun *decodeRun = nullptr; ///< 4-bit decoder, or null
@@ -50,7 +50,7 @@ struct StoredWeight {
   /// Describes the operand w of a request with the constants rows, columns,
   /// block and double_quant.
   static StoredWeight of(const KernelRequest &request);
-  /// Describes a quantised weight with rows of `columns` elements.
+  /// Describes a quantized weight with rows of `columns` elements.
   static StoredWeight of(const StoredLayout &layout, int64_t columns);
 
   /// Decodes elements [first, first + count) of `weight` to `outType` (f32,

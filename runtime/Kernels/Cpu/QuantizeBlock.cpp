@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Quantises one block or row of each format. Every f32 operation is rounded
+// Quantizes one block or row of each format. Every f32 operation is rounded
 // separately (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeBlock.h"
@@ -107,7 +107,7 @@ QLORA_IN_VECTOR int32_t e2m1Code(float value) {
          (size > 5.0f);
 }
 
-/// Quantises an MXFP4 block; its scale is a power of two, or 0 for a denormal.
+/// Quantizes an MXFP4 block; its scale is a power of two, or 0 for a denormal.
 QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
                                              float *__restrict values,
                                              int32_t *__restrict codes,
@@ -148,7 +148,7 @@ static float quantizeFP8Row(int64_t, int64_t count, float *__restrict values,
   return scale;
 }
 
-/// Quantises a row of LLM.int8 as torch's round(x * (127 / absmax)), whose
+/// Quantizes a row of LLM.int8 as torch's round(x * (127 / absmax)), whose
 /// quotient is 127 * (1 / absmax). A row of zeros gives NaN; its codes are 0.
 static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
                              int32_t *__restrict, uint8_t *__restrict packed) {
@@ -164,7 +164,7 @@ static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
   return absmax;
 }
 
-/// Formats that weights can be quantised to on load.
+/// Formats that weights can be quantized to on load.
 static constexpr Quantizer kQuantizers[] = {
     {QLORA_DTYPE_NF4, quantizeNF4Block, true},
     {QLORA_DTYPE_FP4, quantizeFP4Block, false},

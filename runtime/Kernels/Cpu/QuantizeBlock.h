@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The formats that weights can be quantised to on load, and each format's
-// quantiser of one block (QuantizeStored.h lists the reference of each).
+// The formats that weights can be quantized to on load, and each format's
+// quantizer of one block (QuantizeStored.h lists the reference of each).
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZEBLOCK_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZEBLOCK_H
@@ -17,14 +17,14 @@ namespace qlora {
 
 struct Quantizer {
   qlora_dtype dtype;
-  /// Quantises `count` <= `block` elements and returns their scale. `values`
+  /// Quantizes `count` <= `block` elements and returns their scale. `values`
   /// and `codes` have room for one more element and are overwritten.
   float (*run)(int64_t block, int64_t count, float *values, int32_t *codes,
                uint8_t *packed);
   bool isOnDevice; ///< whether the ops quantize and quantize_scales have it
 };
 
-/// Returns null if the format has no quantiser.
+/// Returns null if the format has no quantizer.
 const Quantizer *findQuantizer(qlora_dtype dtype);
 
 [[gnu::always_inline]] inline float largestMagnitude(const float *values,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Quantises window by window, then the scales. Every f32 operation is rounded
+// Quantizes window by window, then the scales. Every f32 operation is rounded
 // separately (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeStored.h"
@@ -95,7 +95,7 @@ float nf4ScaleOffset(std::span<const float> scales) {
   return nf4Offset(partials[0], static_cast<int64_t>(scales.size()));
 }
 
-/// Quantises one run of scales; returns its largest magnitude.
+/// Quantizes one run of scales; returns its largest magnitude.
 template <typename Code>
 static float quantizeRun(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Quantises whole tensors. Math/Stored.h has the layout of the bytes, Decode.h
+// Quantizes whole tensors. Math/Stored.h has the layout of the bytes, Decode.h
 // the decoder. Each format has the bytes of a reference:
 //
-//   NF4, FP4   bitsandbytes 0.50 on the CPU, double quantisation too
+//   NF4, FP4   bitsandbytes 0.50 on the CPU, double quantization too
 //   LLM.int8   bitsandbytes: rows are rounded to float16 first
 //   FP8        torchao's Float8WeightOnlyConfig from float32: a row's largest
 //              magnitude / 448, quotients rounded to nearest even; rows of
@@ -13,7 +13,7 @@
 //              nothing is clipped; values are rounded to nearest even
 //
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
-// offset of scales. One thread quantises a block, so threads change no bit.
+// offset of scales. One thread quantizes a block, so threads change no bit.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
@@ -27,7 +27,7 @@
 
 namespace qlora {
 
-/// Whether weights can be quantised to this format on load.
+/// Whether weights can be quantized to this format on load.
 bool isQuantizer(qlora_dtype dtype);
 /// Whether the ops quantize and quantize_scales support this format.
 bool hasDeviceQuantizer(qlora_dtype dtype);
@@ -39,7 +39,7 @@ const std::array<float, 256> &nf4DynamicMap();
 /// starting threads costs little, but few compared with memory.
 inline constexpr int64_t kQuantizedWindow = int64_t{1} << 22;
 
-/// The elements to quantise. They are read in windows, so that the file need
+/// The elements to quantize. They are read in windows, so that the file need
 /// not be in memory completely.
 struct ElementSource {
   /// Writes elements [first, first + count) as f32 into `out`. Called from
@@ -50,27 +50,27 @@ struct ElementSource {
   std::function<void(int64_t first, int64_t count)> fetch;
 };
 
-/// Quantises `layout.elements` elements into `out` (layout.bytes, aligned to
+/// Quantizes `layout.elements` elements into `out` (layout.bytes, aligned to
 /// 4), code book and padding included. NaN and infinity are not checked: their
 /// block decodes to NaN, as in bitsandbytes.
 void quantizeStored(const StoredLayout &layout, const ElementSource &source,
                  uint8_t *out);
-/// Quantises elements that are already in memory.
+/// Quantizes elements that are already in memory.
 void quantizeStored(const StoredLayout &layout, const float *elements,
                     uint8_t *out);
 
-/// Quantises all blocks (the last may be partial) into packed
+/// Quantizes all blocks (the last may be partial) into packed
 /// [layout.packedBytes] and scales [blocks]. The scales stay f32.
 void quantizeBlocks(const StoredLayout &layout, const ElementSource &source,
                     uint8_t *packed, float *scales);
-/// Returns the offset of the double quantisation.
+/// Returns the offset of the double quantization.
 float nf4ScaleOffset(std::span<const float> scales);
-/// Quantises scales with the given offset and map [256]: a code for each scale,
+/// Quantizes scales with the given offset and map [256]: a code for each scale,
 /// and absmax [ceil(scales / 256)].
 void quantizeScales(std::span<const float> scales, float offset,
                        const float *map, uint8_t *codes, float *absmax);
-/// Quantises scales with the dynamic map into a layout with double
-/// quantisation, map and offset included.
+/// Quantizes scales with the dynamic map into a layout with double
+/// quantization, map and offset included.
 void quantizeScales(const StoredLayout &layout, std::span<const float> scales,
                        float offset, uint8_t *out);
 

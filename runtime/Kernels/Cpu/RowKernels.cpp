@@ -241,7 +241,7 @@ PreparedKernel length::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-// The steps of the CPU's quantiser (QuantizeStored.h), as kernels.
+// The steps of the CPU's quantizer (QuantizeStored.h), as kernels.
 
 PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
   enum Operand { kX, kPacked, kScales };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of quantising to NF4, element by element, for the CPU and for
+// The arithmetic of quantizing to NF4, element by element, for the CPU and for
 // CUDA. Both give the bytes of bitsandbytes 0.50 on a CPU.
 //
 // A block's scale is the largest magnitude of its elements. An element is
 // scaled into [-1, 1]; its code is the number of midpoints between neighbours
 // of the code book below it.
 //
-// Double quantisation replaces the scales by codes of one byte. Their offset is
+// Double quantization replaces the scales by codes of one byte. Their offset is
 // the mean of all scales of the tensor: an f64 sum in a fixed order, whatever
 // computes it. Partial sum p of kNF4MeanPartials adds the scales p, p +
 // kNF4MeanPartials, ... in order. Then the upper half of the partial sums is
@@ -105,7 +105,7 @@ QLORA_HOST_DEVICE inline float nf4Divided(float value, float divisor) {
   return nf4Clamp(nf4Divide(value, divisor));
 }
 
-// Double quantisation ---------------------------------------------------------
+// Double quantization ---------------------------------------------------------
 
 /// Returns the offset from the sum of the scales.
 QLORA_HOST_DEVICE inline float nf4Offset(double sum, int64_t blocks) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Weights that are stored in few bits: the formats, the layout of one tensor in
-// memory, and the arithmetic of one element. Used by quantise-on-load, by every
+// memory, and the arithmetic of one element. Used by quantize-on-load, by every
 // decode kernel, and by the compiler (sizes).
 //
 // A format is a dtype and a row of kStoredFormats, which all other code reads.
@@ -17,7 +17,7 @@
 // low nibble.
 //
 // The scale of a block is a stored f32 times the tensor's correction. With
-// `doubleQuant` (bitsandbytes' double quantisation) a one-byte code is stored,
+// `doubleQuant` (bitsandbytes' double quantization) a one-byte code is stored,
 // and the scale of block i is map[code] * nestedAbsmax[i / 256] + correction,
 // product and sum rounded separately (no FMA). MXFP4's powers of two are such a
 // map of 256 entries, with nestedAbsmax 1 and correction 0.
@@ -30,7 +30,7 @@
 //     | tail: codeBook f32 [2^bits], correction f32 [1]
 //
 // (zeros only with zero points, nestedAbsmax and nestedMap only with double
-// quantisation).
+// quantization).
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_STORED_H
 #define QLORA_RUNTIME_KERNELS_MATH_STORED_H
@@ -170,7 +170,7 @@ struct StoredLayout {
 
 // Values ----------------------------------------------------------------------
 
-/// The components of one quantised tensor, and the values of its elements. A
+/// The components of one quantized tensor, and the values of its elements. A
 /// faster decoder must give the same bits.
 struct StoredTensor {
   int bits;

@@ -60,7 +60,7 @@
 // MODULE: error: modules_to_save: 'nothing' matches no module with a weight; there are:
 // HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
 // SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
-// QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; use an unquantised model or module
+// QUANTISED: error: '{{.*}}' is quantized and cannot be trained in full; use an unquantized model or module
 // PARTS: error: finetuning_type: full would save the text model without the weights of vision_tower, multi_modal_projector; use finetuning_type: lora
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' belongs to an embedding
 

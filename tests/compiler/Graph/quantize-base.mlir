@@ -15,7 +15,7 @@
 // RUN: qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s --check-prefix=MICRO
 
 // Two readers, one of which is not a linear: unchanged, with a remark.
-// CHECK: remark: 'tied.weight' is not quantised, because not only linears use it
+// CHECK: remark: 'tied.weight' is not quantized, because not only linears use it
 // CHECK: note: another use
 
 // CHECK: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 128, false>}

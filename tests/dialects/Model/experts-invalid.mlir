@@ -84,7 +84,7 @@ func.func @grouped_c4(%x: tensor<2x3x2x8xf32>, %w: tensor<25x8xf32>, %s: tensor<
 // -----
 
 func.func @grouped_c5(%x: tensor<2x3x2x8xf32>, %w: tensor<8x32x!model.quantized<nf4, 64, true>>, %s: tensor<5xi32>) {
-  // expected-error @+1 {{(C5) expects a weight that is not quantised with groups_last}}
+  // expected-error @+1 {{(C5) expects a weight that is not quantized with groups_last}}
   %y = model.grouped_linear %x, %w, %s {groups_last} : (tensor<2x3x2x8xf32>, tensor<8x32x!model.quantized<nf4, 64, true>>, tensor<5xi32>) -> tensor<2x3x2x8xf32>
   return
 }

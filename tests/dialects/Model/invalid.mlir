@@ -83,7 +83,7 @@ model.parameter @w : tensor<8x2xf32> {init = "zero", part_names = ["a", "b"], pa
 
 // -----
 
-// expected-error @+1 {{(C3) expects quantised parts to be equal and quantised when loaded}}
+// expected-error @+1 {{(C3) expects quantized parts to be equal and quantized when loaded}}
 model.parameter @w : tensor<8x64x!model.quantized<nf4, 64, true>> {file = "a", part_names = ["a", "b"], part_rows = array<i64: 4, 4>}
 
 // -----
@@ -170,7 +170,7 @@ func.func @embedding_c2_turned(%ids: tensor<2x4xi32>, %table: tensor<9x8xf32>) {
 // -----
 
 func.func @embedding_c3(%ids: tensor<2x4xi32>, %table: tensor<9x64x!model.quantized<nf4, 64, true>>) {
-  // expected-error @+1 {{(C3) expects a table that is not quantised}}
+  // expected-error @+1 {{(C3) expects a table that is not quantized}}
   %0 = model.embedding %ids, %table : (tensor<2x4xi32>, tensor<9x64x!model.quantized<nf4, 64, true>>) -> tensor<2x4x64xf32>
   return
 }
@@ -374,7 +374,7 @@ func.func @head_loss_c2(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 // -----
 
 func.func @head_loss_c3(%h: tensor<2x4x64xf32>, %w: tensor<16x64x!model.quantized<nf4, 64, true>>, %t: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects a weight that is not quantised}}
+  // expected-error @+1 {{(C3) expects a weight that is not quantized}}
   %0, %1, %2 = model.head_loss %h, %w, %t : (tensor<2x4x64xf32>, tensor<16x64x!model.quantized<nf4, 64, true>>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
   return
 }

@@ -355,7 +355,7 @@ func.func @rows_result_type(%x: tensor<2x4x8xf32>) {
 // -----
 
 func.func @rows_r1_4bit(%w: tensor<8x64x!model.quantized<nf4, 64, true>>) {
-  // expected-error @+1 {{(R1) cannot read operand 0, which is quantised}}
+  // expected-error @+1 {{(R1) cannot read operand 0, which is quantized}}
   %0 = model.rows(%w) attributes {columns = 64, maps = [#model.map<full>]} : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<2x4x64xf32> {
   ^bb0(%0: tensor<64xf32>):
     model.row_yield %0 : tensor<64xf32>

@@ -70,7 +70,7 @@ func.func @decode_c1(%w: tensor<8x64x!model.quantized<nf4, 64, true>>) {
 // -----
 
 func.func @decode_c2(%w: tensor<8x64x!model.quantized<nf4, 64, true>>) {
-  // expected-error @+1 {{(C2) expects a result that is not quantised}}
+  // expected-error @+1 {{(C2) expects a result that is not quantized}}
   %0 = train.decode %w : (tensor<8x64x!model.quantized<nf4, 64, true>>) -> tensor<8x64x!model.quantized<nf4, 64, true>>
   return
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Compares the quantiser with bytes that bitsandbytes wrote: packed codes and
+// Compares the quantizer with bytes that bitsandbytes wrote: packed codes and
 // f32 scales bit for bit; nested codes and decoded values bit for bit given the
 // reference's offset; our own offset within 2 ulp.
 
@@ -57,7 +57,7 @@ std::vector<float> decode(const StoredLayout &layout, const uint8_t *tensor,
   return values;
 }
 
-/// Quantises `weight` and compares it with the tensors `name`.* of `reference`.
+/// Quantizes `weight` and compares it with the tensors `name`.* of `reference`.
 void compare(const SafetensorsFile &reference, const std::string &name,
              const std::string &offset, const std::vector<float> &weight,
              int64_t block, bool doubleQuant) {

@@ -94,8 +94,8 @@ TEST(ModuleLoader, RefusesQuantizations) {
                  t.parameters[0].format = QLORA_DTYPE_NF4;
                  t.parameters[0].rank = 1,
                  "transposed, but of 1 dimensions");
-  EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantised");
-  EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
+  EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantized");
+  EXPECT_REFUSED(t.parameters[0].block = 64, "not quantized, but");
   EXPECT_REFUSED(t.parameters[0].quantization = 1, "dtype 0 as format 0");
   EXPECT_REFUSED(t.parameters[0].quantization = 1;
                  t.parameters[0].format = QLORA_DTYPE_NF4, "block 0");

@@ -10,7 +10,7 @@
 namespace qlora {
 namespace {
 
-/// Makes the first weight NF4 in blocks of 64 with double quantisation, as the
+/// Makes the first weight NF4 in blocks of 64 with double quantization, as the
 /// first half of twice as many rows.
 void makeSlice(DemoTables &t) {
   qlora_parameter &p = t.parameters[0];

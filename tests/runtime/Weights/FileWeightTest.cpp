@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A parameter that consists of several tensors of the files, quantised as one.
+// A parameter that consists of several tensors of the files, quantized as one.
 
 #include "runtime/Weights/FileWeight.h"
 
@@ -24,7 +24,7 @@ OneParameter stacked(const char *names, std::vector<int64_t> shape,
   return parameter;
 }
 
-/// bitsandbytes quantised all experts as one tensor, which begins with the
+/// bitsandbytes quantized all experts as one tensor, which begins with the
 /// first expert.
 TEST(FileWeight, QuantizesStackedTensorsAsOne) {
   OneParameter parameter = stacked(kGateUp, {96, 64}, 2);

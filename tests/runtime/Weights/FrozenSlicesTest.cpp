@@ -92,7 +92,7 @@ void expectZeros(const StoredLayout &l, const uint8_t *bytes) {
         << l.format().name << " from " << from;
 }
 
-/// Returns the decoded elements; the file's values if it is not quantised.
+/// Returns the decoded elements; the file's values if it is not quantized.
 std::vector<float> numbersOf(const qlora_parameter &parameter,
                              const Bytes &arena) {
   const uint8_t *bytes = arena.data() + parameter.offset;

@@ -168,8 +168,8 @@ TEST_F(KeptPieces, OneThatIsMissingIsMadeWithTheOthers) {
   EXPECT_EQ(FileIdentity::at(kept)->inode, before.inode);
   for (const PieceRun &run : second) {
     ASSERT_EQ(run.remarks.size(), 1u);
-    EXPECT_EQ(run.remarks[0], "only 2 of 3 pieces of the quantised base are "
-                              "cached; all are quantised again");
+    EXPECT_EQ(run.remarks[0], "only 2 of 3 pieces of the quantized base are "
+                              "cached; all are quantized again");
   }
   expectSame(start(), first, true);
 }
@@ -182,7 +182,7 @@ TEST_F(KeptPieces, OneThatIsDamagedIsSaidByTheFirstRank) {
   expectSame(second, first, false);
   ASSERT_EQ(second[0].remarks.size(), 1u);
   EXPECT_HAS(second[0].remarks[0], damaged);
-  EXPECT_HAS(second[0].remarks[0], "; the base is quantised again");
+  EXPECT_HAS(second[0].remarks[0], "; the base is quantized again");
   expectSame(start(), first, true);
 }
 

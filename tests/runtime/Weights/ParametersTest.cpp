@@ -107,11 +107,11 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
                        QLORA_DTYPE_NF4, false);
   EXPECT_HAS(
       nesting.fill(stored).message(),
-      "with double quantisation, but train.so was compiled for NF4 in "
+      "with double quantization, but train.so was compiled for NF4 in "
       "blocks of 64 without");
   OneParameter plain(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                      QLORA_DTYPE_NF4);
-  EXPECT_HAS(plain.fill(model).message(), "no quantised tensors for");
+  EXPECT_HAS(plain.fill(model).message(), "no quantized tensors for");
 }
 
 /// Writes a stored weight with one change to its quant_state.

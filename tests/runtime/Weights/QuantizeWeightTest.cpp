@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that a device quantises: the host's bytes, for any type in the file
+// Weights that a device quantizes: the host's bytes, for any type in the file
 // and any form in the arena, in windows of any size.
 
 #include "runtime/Weights/QuantizeWeight.h"
@@ -120,7 +120,7 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
     ASSERT_EQ(device.fillOnDevice(folder.path(), 128, &remarks).message(), "");
     EXPECT_EQ(device.words, host.words);
     ASSERT_EQ(remarks.size(), 1u);
-    EXPECT_HAS(remarks[0], "'w' is quantised on the host: the device would "
+    EXPECT_HAS(remarks[0], "'w' is quantized on the host: the device would "
                            "need ");
     EXPECT_HAS(remarks[0], "but the plan has 128");
   }

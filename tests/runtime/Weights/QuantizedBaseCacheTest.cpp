@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files of quantised bases: whole or refused, for any damage and with several
+// Files of quantized bases: whole or refused, for any damage and with several
 // concurrent writers.
 
 #include "runtime/Weights/QuantizedBaseFile.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Keys of quantised bases: another layout or another file gives another key,
+// Keys of quantized bases: another layout or another file gives another key,
 // and nothing else does.
 
 #include "runtime/Weights/QuantizedBase.h"

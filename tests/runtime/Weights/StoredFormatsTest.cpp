@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// GPTQ, AWQ and FP8 as in files, and the quantisers of FP4, FP8 and MXFP4,
+// GPTQ, AWQ and FP8 as in files, and the quantizers of FP4, FP8 and MXFP4,
 // compared with the output of Inputs/stored_formats.py.
 
 #include "runtime/Kernels/Cpu/Decode.h"
@@ -157,7 +157,7 @@ TEST(StoredFormats, AreRefusedWhereTheirPartsDoNotFit) {
 }
 
 TEST(StoredFormats, AreQuantizedAsTheirReferencesDo) {
-  auto file = SafetensorsFile::open(kMatrices + "/quantised.safetensors");
+  auto file = SafetensorsFile::open(kMatrices + "/quantized.safetensors");
   ASSERT_TRUE(file.isOk()) << file.status().message();
   const auto input = valuesOf<float>(*file, "input");
   const auto elements = static_cast<int64_t>(input.size());

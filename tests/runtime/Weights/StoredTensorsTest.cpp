@@ -36,7 +36,7 @@ OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
   return parameter;
 }
 
-/// Quantises bf16 to LLM.int8 by way of float16; then loads that as stored.
+/// Quantizes bf16 to LLM.int8 by way of float16; then loads that as stored.
 TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   const auto layout =
       StoredLayout::of(QLORA_DTYPE_LLM_INT8, 64 * 128, 128, false);

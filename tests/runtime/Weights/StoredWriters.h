@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// Adds double-quantised tensors of bitsandbytes. Nested blocks have different
+/// Adds double-quantized tensors of bitsandbytes. Nested blocks have different
 /// factors, and the tensor its own code book.
 inline void addBitsandbytes(ModelWriter &model) {
   constexpr int64_t kElements = 48 * 1536;
@@ -77,7 +77,7 @@ inline void addStack(ModelWriter &model) {
 }
 
 /// Adds random values for parameters without a stored form. Parameters that are
-/// quantised transposed are stored transposed.
+/// quantized transposed are stored transposed.
 inline void addPlain(ModelWriter &model,
                      const std::vector<PieceParameter> &rows) {
   for (const PieceParameter &row : rows) {

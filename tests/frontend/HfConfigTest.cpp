@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Numbers that config.json implies: defaults, and RoPE's frequencies against
-// those that transformers 5 computes.
+// Values that config.json implies: defaults, and the frequencies of RoPE, which
+// are compared with those of transformers 5.
 
 #include "frontend/HfConfig.h"
 
@@ -25,7 +25,8 @@ ModelConfig parse(const std::string &extra) {
   return config.isOk() ? *config : ModelConfig();
 }
 
-/// One unit in the last place: PyTorch's pow is not the C library's.
+/// Expects frequencies within one unit in the last place, because PyTorch's pow
+/// differs from the C library's.
 void expectFrequencies(const ModelConfig &config,
                        const std::vector<float> &expected) {
   ASSERT_EQ(config.rotaries.size(), 1u);
@@ -56,7 +57,8 @@ TEST(HfConfigTest, TakesNullForMissing) {
   EXPECT_EQ(config.headDim, 16);
 }
 
-/// As torch.nn.Embedding(vocab, width, pad_token_id) counts.
+/// paddingToken is the row that torch.nn.Embedding(vocab, width, pad_token_id)
+/// does not train; -1 if there is none.
 TEST(HfConfigTest, KnowsTheRowOfPadding) {
   EXPECT_EQ(parse("").paddingToken, -1);
   EXPECT_EQ(parse(R"(, "pad_token_id": null)").paddingToken, -1);

@@ -64,7 +64,7 @@ TEST(ModelIdentityTest, NamesLayersWithAWindow) {
   EXPECT_EQ(some["sliding_layers"], "0, 3-5");
 }
 
-/// It is recorded among the options.
+/// The description is recorded with the options, so no key may be an option.
 TEST(ModelIdentityTest, NoKeyIsAnOption) {
   const json description = describeLlama();
   for (const auto &[key, value] : description.items())

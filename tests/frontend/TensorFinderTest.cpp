@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Experts in a stored format, of three dimensions in the files.
+// Experts in a quantized format, which are three-dimensional in the files.
 
 #include "frontend/TensorFinder.h"
 #include "tests/runtime/TemporaryFolder.h"
@@ -13,7 +13,8 @@ namespace {
 
 const std::string kName = "layers.0.mlp.experts.down_proj";
 
-/// Two experts of 3 rows and 64 columns, with a shape for the scales.
+/// Files with two experts of 3 rows and 64 columns; the scales have the given
+/// shape.
 struct ExpertFiles {
   explicit ExpertFiles(std::vector<int64_t> scaleShape,
                        SafetensorsDtype type = SafetensorsDtype::kU8) {

@@ -64,7 +64,7 @@ class Folder:
             file.write(data)
 
     def tensors(self):
-        """Name -> (dtype, shape, bytes), of all files, which are removed."""
+        """Removes all weight files. Returns name -> (dtype, shape, bytes)."""
         found = {}
         for name in sorted(os.listdir(self.path)):
             if ".safetensors" not in name:

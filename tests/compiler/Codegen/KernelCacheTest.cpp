@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache of compiled kernels: finds stored kernels, and no damaged one.
+// The cache of compiled kernels finds stored kernels and ignores damaged files.
 
 #include "compiler/Codegen/KernelCache.h"
 #include "compiler/Codegen/Tools.h"

@@ -71,8 +71,8 @@ struct Buffer {
 class RowKernel {
 public:
   /// Uses the first row op of the func.func in `function`. `buffers` are the
-  /// kernel's: operands, with `gradient` also the results' gradients, then the
-  /// results: one per yielded row.
+  /// kernel's arguments: operands, then with `gradient` the results' gradients,
+  /// then one result per yielded row.
   RowKernel(const std::string &function, std::vector<Buffer> buffers,
             bool gradient = false, const std::string &march = "native");
   ~RowKernel() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Generated kernels against plain loops in double: odd widths, strides, groups,
-// bf16. Each also runs in row ranges, which must not change a bit.
+// Compares generated kernels with plain loops in double: odd widths, strides,
+// groups, bf16. Each kernel also runs in row ranges, which must give the same
+// bits.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -167,7 +168,7 @@ static void testRopeByLength(const char *scaling, double (*stretch)(double)) {
 TEST(KernelRun, RopeTableByTheLengthOfASegment) {
   testRopeByLength("long_frequencies = array<f32: 1.0, 0.03, 1.0, 0.03>",
                    [](double) { return 0.3; });
-  // (2 L / 4 - 1)^(-2 / (4 - 2)).
+  // The expected factor is (2 L / 4 - 1)^(-2 / (4 - 2)).
   testRopeByLength("dynamic_factor = 2.0 : f64",
                    [](double length) { return 1 / (length / 2 - 1); });
 }
@@ -264,7 +265,8 @@ TEST(KernelRun, Dropout) {
     kept += keep;
     EXPECT_NEAR(k[1].at(i), keep ? k[0].at(i) / 0.75 : 0, 1e-6);
   }
-  // 315 draws of 0.75: 236 +- 4 deviations of 7.7.
+  // Of 315 values, each kept with probability 0.75, 236 are expected to be
+  // kept; the bound is 4 standard deviations of 7.7.
   EXPECT_NEAR(kept, 236, 31);
 }
 

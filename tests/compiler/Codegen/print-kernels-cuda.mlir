@@ -97,7 +97,8 @@ program.kernel @wide_softmax attributes {columns = 12288 : i64,
   model.row_yield %y : tensor<12288xf32>
 }
 
-// Two arrays of 8192 columns would be 64 KiB: one is kept, one is recomputed.
+// Two arrays of 8192 columns would need 64 KiB of shared memory: one is stored,
+// one is recomputed.
 
 // CHECK-LABEL: // one_of_two: rows of 8192 columns
 // CHECK: __shared__ float exp0_row[8192];

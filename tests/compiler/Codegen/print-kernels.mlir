@@ -71,7 +71,8 @@ program.kernel @softmax attributes {columns = 16 : i64,
   model.row_yield %y, %totals : tensor<16xf32>, tensor<16xf32>
 }
 
-// Functions of one value, and a value as memory would return it.
+// Elementwise functions, and a value that is rounded to the type in which it is
+// stored.
 
 // CHECK-LABEL: // functions: rows of 16 columns.
 // CHECK: qlora_round_bf16(qlora_log(qlora_erf(qlora_tanh(x0))));
@@ -117,7 +118,8 @@ program.kernel @rotate attributes {columns = 8 : i64,
   model.row_yield %y : tensor<8xf32>
 }
 
-// In a row of 8, the first 6 columns rotate, 3 with 3; the other two follow.
+// In a row of 8 columns, the first 6 rotate, each with the column 3 further;
+// the last two are unchanged.
 
 // CHECK-LABEL: // part: rows of 8 columns.
 // CHECK: for (int64_t c = 0; c < 4; ++c) {

@@ -34,14 +34,15 @@ TEST_P(TargetsTest, MatchesAsPeft) {
 INSTANTIATE_TEST_SUITE_P(
     Lists, TargetsTest,
     testing::Values(
-        // The last component, or the last few, or all of them.
+        // A name may be the path's last component, its last few, or all of
+        // them.
         TargetCase{R"(["q_proj"])", kQuery, true},
         TargetCase{R"(["self_attn.q_proj"])", kQuery, true},
         TargetCase{R"(["model.layers.0.self_attn.q_proj"])", kQuery, true},
         TargetCase{R"(["model.layers.0.self_attn.q_proj"])", kQuery10, false},
         TargetCase{R"(["0.self_attn.q_proj"])", kQuery10, false},
         TargetCase{R"(["k_proj", "q_proj"])", kQuery, true},
-        // Whole components only, and only at the end.
+        // A name must match complete components, at the end of the path.
         TargetCase{R"(["proj"])", kQuery, false},
         TargetCase{R"(["_proj"])", kQuery, false},
         TargetCase{R"(["self_attn"])", kQuery, false},
@@ -68,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
                    true},
         TargetCase{R"(".*\\.(q|k|v)_proj")", kQuery, true},
         TargetCase{R"(".*\\.(q|k|v)_proj")", kDown, false},
-        // Alternatives need no parentheses: the match is tried to the end.
+        // Alternatives need no parentheses: if the first one does not match the
+        // complete path, the next one is tried.
         TargetCase{R"(".*q_proj|.*down_proj")", kDown, true},
         TargetCase{R"("model.*q|model.*q_proj")", kQuery, true},
         TargetCase{R"("(?!.*layers\\.10).*q_proj")", kQuery10, false},
@@ -127,17 +129,17 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
       {R"(["q_proj"])", "[0]", "[]", kQuery10, false},
       {R"(["q_proj"])", "[1, 10]", "[]", kQuery10, true},
       {R"(["q_proj"])", "[]", "[]", kQuery10, true},
-      // The last number that another component follows.
+      // The layer is the last number that another component follows.
       {R"(["q_proj"])", "[2]", "[]", "model.h.1.x.2.q_proj", true},
       {R"(["q_proj"])", "[1]", "[]", "model.h.1.x.2.q_proj", false},
       {R"(["q_proj"])", "[1]", R"(["h"])", "model.h.1.x.2.q_proj", true},
       {R"(["q_proj"])", "[1]", R"(["blocks", "h"])", "model.h.1.q_proj", true},
       {R"(["q_proj"])", "[1]", R"j(["(a|h)"])j", "model.h.1.q_proj", true},
       {R"(["q_proj"])", "[0]", R"(["h"])", kQuery, false},
-      // No number, or nothing before it.
+      // Paths without a number, or without a component before the number.
       {R"(["embed_tokens"])", "[0]", "[]", "model.embed_tokens", false},
       {R"(["q_proj"])", "[1]", "[]", "h.1.q_proj", false},
-      // Named by its full path.
+      // layers_to_transform does not apply to a target with its full path.
       {R"(["model.layers.1.mlp.down_proj"])", "[0]", "[]", kDown, true},
   };
   for (const auto &test : cases) {

@@ -134,7 +134,8 @@ TEST_F(WeightedMatmulTest, IsQuantized) {
   ASSERT_TRUE(run(kModel, createQuantizeBase()));
   auto nf4 = QuantizedType::get(&context, QLORA_DTYPE_NF4, 64, true);
   EXPECT_EQ(parameter("q").getType(), RankedTensorType::get({32, 64}, nf4));
-  // [in, out] is transposed when it is read, and the op with it.
+  // A weight stored as [in, out] is transposed when it is read, and the op's
+  // layout changes too.
   EXPECT_EQ(parameter("k").getType(), RankedTensorType::get({32, 64}, nf4));
   EXPECT_TRUE(parameter("k").getTransposed());
   for (ProductOp product : all<ProductOp>())
@@ -155,7 +156,7 @@ TEST_F(WeightedMatmulTest, GetsAdaptersWhichAreJoined) {
     ASSERT_TRUE(b);
     EXPECT_EQ(b.getType(), RankedTensorType::get({32, 4}, f32));
   }
-  // One matmul with both A's, and a B that adds to each of the two.
+  // One matmul applies both A's. A matmul with each B adds to a base result.
   SmallVector<LinearOp> linears = all<LinearOp>();
   ASSERT_EQ(linears.size(), 3u);
   EXPECT_EQ(linears[0].getWeight().getType(),
@@ -175,8 +176,8 @@ TEST_F(WeightedMatmulTest, HasAGradient) {
   EXPECT_EQ(all<ProductOp>().size(), 4u);
 }
 
-/// Two matmuls with 4-bit weights of one x, and the sum of their gradients of
-/// x.
+/// Two matmuls of the same x with 4-bit weights, and the sum of their gradients
+/// with respect to x.
 constexpr const char *kStep = R"(
 model.parameter @q : tensor<16x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}
 model.parameter @k : tensor<32x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}

@@ -7,8 +7,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --add-noise='alpha=4' --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4' --build-train-step | FileCheck %s --check-prefix=STEP
 // RUN: sed -e 's/model.input="ids"/model.input="positions"/' -e 's/%%pos: \(.*\)="positions"/%%pos: \1="ids"/' %S/../Inputs/layer.mlir | not qlora-opt - --add-noise='alpha=4' 2>&1 | FileCheck %s --check-prefix=NONE
 
-// 4 / sqrt(64). The residual stream has the noise too, the LM head's table does
-// not.
+// The magnitude is 4 / sqrt(64). The residual stream also gets the noise; the
+// LM head's table does not.
 // CHECK: %[[X0:.*]] = model.embedding %{{.*}}, %[[E:.*]] :
 // CHECK-NEXT: %[[X:.*]] = model.noise %[[X0]] {id = 33554432 : i64, magnitude = 5.000000e-01 : f64}
 // CHECK: model.rms_norm %[[X]],
@@ -21,7 +21,7 @@
 // LORA: %[[SUM:.*]] = model.add %{{.*}}, %{{.*}} : tensor<?x?x64xf32>
 // LORA-NEXT: model.noise %[[SUM]]
 
-// A scale that is the embedding's own comes first.
+// The model's own scale of the embedding is applied before the noise.
 // SCALED: %[[S:.*]] = model.scale %{{.*}} {factor = 8.000000e+00 : f64, rounded}
 // SCALED-NEXT: model.noise %[[S]]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Refusals of attach-adapters.
+// Errors of attach-adapters.
 
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=[' 2>&1 | FileCheck %s --check-prefix=TARGETS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=0' 2>&1 | FileCheck %s --check-prefix=RANK
@@ -20,7 +20,8 @@
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj","k_proj"] modules-to-save=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=SAVED
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude=["nope"]' 2>&1 | FileCheck %s --check-prefix=EXCLUSION
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude={".*vision.*"}' 2>&1 | FileCheck %s --check-prefix=EXCLUSIONS
-// A folder with such a module, which is frozen, and the LM head.
+// A model with untrained modules (a vision tower). `exclude` may name such a
+// module; the LM head is excluded too.
 // RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %t.tied.mlir > %t.wrapped.mlir
 // RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude={".*vision_tower.*"}' > %t.out
 // RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude=["vision_tower","lm_head"]' > %t.out

@@ -10,7 +10,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base --attach-adapters='r=4 alpha=8 init-a=factor init-b=factor targets=["q_proj"]' | FileCheck %s --check-prefix=FACTOR
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
 
-// The weights that the runtime decomposes, and how.
+// The module attribute lists the weights that the runtime decomposes for
+// initial values, and the method.
 // FACTOR: module attributes {model.adapter_factors = {base_model.model.l.0.q_proj.lora_A.weight = {scale = 2.000000e+00 : f64, turned = false, weight = "wq"}}
 // FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_A.weight : tensor<4x64xf32> {init = "factor", trainable}
 // FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_B.weight : tensor<64x4xf32> {init = "factor", trainable}
@@ -42,7 +43,7 @@
 // DROP-NOT: model.dropout
 // DROP: model.linear %[[D]],
 
-// Another x, another mask.
+// Modules with different inputs have different dropout masks.
 // TWO: base_model.model.l.0.down.lora_A.weight = {op = 2 : i64,
 // TWO-SAME: base_model.model.l.0.q_proj.lora_A.weight = {op = 1 : i64,
 
@@ -64,7 +65,7 @@
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32> {init = "zero", trainable}
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_B : tensor<64x4xf32> {init = "normal", trainable}
 
-// The norm covers all factors of the matmul, and the magnitude starts at it.
+// The norm covers all factors of the matmul. It is the initial magnitude.
 // DORA: %[[Y0:.*]] = model.linear %[[X:.*]], %[[W:.*]] {module = "l.0.q_proj"}
 // DORA: %[[A:.*]] = model.weight @base_model.model.l.0.q_proj.lora_A.weight
 // DORA: %[[B:.*]] = model.weight @base_model.model.l.0.q_proj.lora_B.weight
@@ -75,7 +76,7 @@
 // DORA: model.rope %[[Y]],
 // DORA: model.parameter @base_model.model.l.0.q_proj.lora_magnitude_vector : tensor<64xf32> {init = "computed", trainable}
 
-// After a dropout, the base's own matmul still reads the whole x.
+// With dropout, the base's matmul still reads x without the mask.
 // DORADROP: %[[D:.*]] = model.dropout %[[X:.*]] {
 // DORADROP: %[[Y0:.*]] = model.linear %[[X]], %[[W:.*]] {module = "l.0.q_proj"}
 // DORADROP: %[[YB:.*]] = model.linear %{{.*}}, %{{.*}} {scale = 2.000000e+00 : f64}

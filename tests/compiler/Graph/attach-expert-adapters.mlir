@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// PEFT's target_parameters: A of all experts stacked, columns of B interleaved,
-// and one base_layer for each parameter that the module has after it.
+// PEFT's target_parameters: the A matrices of all experts are stacked, columns
+// of B are interleaved, and names have one base_layer for each later parameter
+// of the module.
 
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 targets=["e.up","e.down"] module-targets=["q"]' | FileCheck %s
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 rslora=true targets=["down"] module-targets=["q"]' | FileCheck %s --check-prefix=ONE

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Refusals of attach-tokens.
+// Errors of attach-tokens.
 
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir > %t.mlir
 // RUN: not qlora-opt %t.mlir --attach-tokens='tokens=5,128' 2>&1 | FileCheck %s --check-prefix=VOCABULARY

@@ -6,7 +6,8 @@
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-loss='objective=dpo' --add-noise='alpha=4' --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5' | FileCheck %s --check-prefix=DPO
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5,127' --mark-trainable --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step | FileCheck %s --check-prefix=STEP
 
-// The LM head that shares the table has the same rows; the table is unchanged.
+// An LM head that shares the table also uses the trained rows. The table itself
+// is unchanged.
 // CHECK: model.parameter @embed_tokens.weight : tensor<128x64xbf16> {file = "model.safetensors"}
 // CHECK: %[[E:.*]] = model.weight @embed_tokens.weight
 // CHECK: %[[X0:.*]] = model.embedding %[[IDS:.*]], %[[E]] :
@@ -25,7 +26,8 @@
 // UNTIED: model.match_tokens
 // UNTIED: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} : (
 
-// The reference is the model before training; noise is added after the rows.
+// The reference is the model before training; noise is added after the trained
+// rows.
 // DPO: model.embedding {{.*}}phase = #model.phase<reference>
 // DPO-NOT: model.match_tokens
 // DPO: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} {phase = #model.phase<reference>} : (

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Functions that the runtime could not feed, and parameters that cannot learn.
+// Functions with inputs that the runtime cannot provide, and trainable
+// parameters without a gradient.
 
 // RUN: qlora-opt %s --split-input-file --build-train-step --verify-diagnostics
 
@@ -83,7 +84,8 @@ func.func @unused_parameter(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (ten
 
 // -----
 
-// One number for all rows has no rule: every row would add to it.
+// A scalar that all rows read has no gradient rule, because every row would add
+// to its gradient.
 model.parameter @w : tensor<16x8xf32> {file = "a"}
 model.parameter @temperature : tensor<1xf32> {file = "a", trainable}
 func.func @global(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
@@ -131,7 +133,7 @@ func.func @no_rule_for_op(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tenso
 
 // -----
 
-// A gradient that reaches what has none is not dropped.
+// A gradient with respect to a result that has no derivative is an error.
 model.parameter @e : tensor<16x4xf32> {file = "a", trainable}
 model.parameter @w : tensor<16x4xf32> {file = "a"}
 func.func @lse(%ids: tensor<1x4xi32> {model.input = "ids"}, %targets: tensor<1x4xi32> {model.input = "targets"}, %segments: tensor<1x4xi32> {model.input = "segments"}) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>) attributes {model.batch = 1, model.length = 4} {

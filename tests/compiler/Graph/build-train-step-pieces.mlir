@@ -20,8 +20,8 @@
 // CHECK: train.store_flat trainable, %[[NEW]] {pieces = 3 : i64}
 // CHECK: train.gather_flat trainable {pieces = 3 : i64, row = 0 : i64} : tensor<3x1024xf32>
 
-// States are a third, with boundaries inside tensors; the rounded copy is
-// whole.
+// Each rank has a third of the states, with boundaries inside tensors, but the
+// complete rounded copy of the parameters.
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_A.weight.exp_avg" state offset 0 bytes 1024 [4, 64] {{.*}}piece 4096 first 1024
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_B.weight.exp_avg_sq" state offset 4096 bytes 1024 [64, 4] {{.*}}piece 4096 {
 // PROGRAM-DAG: program.arena state bytes 8192

@@ -92,8 +92,8 @@
 // START: train.accumulate @base_model.model.l.0.q_proj.lora_magnitude_vector,
 // START-NOT: train.step initialize
 
-// One tensor at a time: each part of a stacked parameter has its own rows and
-// states.
+// This optimizer updates one tensor at a time: each part of a stacked parameter
+// has separate rows and states.
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step | FileCheck %s --check-prefix=TENSORS
 // TENSORS: train.step update
 // TENSORS: train.adamw

@@ -1,5 +1,5 @@
-// Every form sums rows of the arena over all ranks. In rows of a sharded
-// gradient the ranks hold different elements, so their sum would be
+// Every form of compression sums rows of the arena over all ranks. In rows of a
+// sharded gradient the ranks hold different elements, so their sum would be
 // meaningless.
 
 // RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 gradient-buckets=2" --compress-gradients="form=bf16" 2>&1 | FileCheck %s -DFORM=bf16

@@ -13,8 +13,8 @@
 
 // CHECK: train.accumulate @bias
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 1024
-// The error feedback, the rows of the first part of @b, and where the sum is
-// kept.
+// The first part of @b: its gradient, its error feedback, and the buffer that
+// stores their sum.
 // CHECK-NEXT: %[[G:.*]] = train.flat gradient @b {phase = #model.phase<exchange>} : tensor<64x32xf32>
 // CHECK-NEXT: %[[E:.*]] = train.flat residual @b {phase = #model.phase<exchange>} : tensor<64x32xf32>
 // CHECK-NEXT: %[[X:.*]] = model.add %[[G]], %[[E]]
@@ -34,7 +34,8 @@
 // CHECK-NEXT: %[[VS:.*]] = model.all_sum %[[V]]
 
 // CHECK: train.accumulate @a
-// The first stage of the second bucket, then the second of the first.
+// The first stage of the second bucket comes before the second stage of the
+// first bucket.
 // CHECK: train.flat gradient @a {{.*}} : tensor<40x24xf32>
 // CHECK: model.all_sum {{.*}} : tensor<2x40xf32>
 // CHECK: train.store_flat gradient @bias, %[[VS]] {{.*}} : tensor<40x1xf32>
@@ -45,7 +46,7 @@
 // CHECK: %[[QS:.*]] = model.concat %[[Q1]], {{.*}} -> tensor<2x64xf32>
 // CHECK-NEXT: %[[QSENT:.*]] = model.all_sum %[[QS]]
 
-// The third stage: the kept basis, the sum, and the new residual.
+// The third stage: the stored basis, the sum, and the new error feedback.
 // CHECK: %[[QQ:.*]]:2 = model.split %[[QSENT]]
 // CHECK: %[[OLD:.*]] = train.flat state {{.*}}row = 32768
 // CHECK-NEXT: %[[KEPT:.*]] = model.rows(%[[QQ]]#0, %[[OLD]]) {{.*}}label = "keep_basis"
@@ -66,7 +67,8 @@
 // TABLE-NEXT: program.parameter "a.powersgd_basis" state offset 33280 bytes 192 [2, 24]
 // TABLE: program.arena state bytes 33472
 // TABLE: program.arena residual bytes 20480
-// P is computed in its columns of the sent matrix, x where it is kept.
+// P is computed in its columns of the sent matrix, and x in the buffer that
+// stores it.
 // TABLE: program.launch @add(%[[G:.*]] read f32, %[[X:.*]] read f32, %[[X]] write f32) {{.*}} rows 64
 // TABLE: program.launch @matmul(%{{.*}} read f32, %[[X]] read f32, %{{.*}} write f32) absent [3] constants [2, 64, 32, 32, 32, 80,
 

@@ -24,7 +24,7 @@
 // BF16-NEXT: train.store_flat gradient, %[[W1]] {of_run, {{.*}}, row = 5 : i64}
 // BF16-NOT: train.all_reduce
 
-// Two ranks divide 4 rows, and the other 4: 16 blocks of 256, 8 for each rank.
+// Both buckets have 4 rows, that is 16 blocks of 256, 8 for each of two ranks.
 // INT8: train.all_reduce 0 offset 0 elements 1024
 // INT8-NEXT: %[[G:.*]] = train.flat gradient {{.*}} : tensor<16x256xf32>
 // INT8-NEXT: %[[E:.*]] = train.flat residual {{.*}} : tensor<16x256xf32>
@@ -35,7 +35,8 @@
 // INT8-NEXT: %[[CM:.*]] = model.all_to_all %[[C]] {{.*}}ranks = #model<ranks dp>
 // INT8-NEXT: %[[SM:.*]] = model.all_to_all %[[S]] {{.*}}ranks = #model<ranks dp>
 // INT8-NEXT: train.accumulate @b
-// The first stage of the second bucket, then the second of the first.
+// The first stage of the second bucket comes before the second stage of the
+// first bucket.
 // INT8-NEXT: train.flat gradient {{.*}}row = 4 : i64} : tensor<16x256xf32>
 // INT8: %[[CS:.*]]:2 = model.split %[[CM]] {{.*}}rows
 // INT8-NEXT: %[[SS:.*]]:2 = model.split %[[SM]] {{.*}}rows

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Frozen linears with the same x become one GEMM if views are enough.
+// Frozen linears with the same x become one GEMM if views of its result replace
+// their results.
 
 // RUN: qlora-opt %s --concat-siblings | FileCheck %s
 // RUN: qlora-opt %s --concat-siblings --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
@@ -67,8 +68,9 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<8x8xf32>
 }
 
-// In the program all of them are ranges. Nothing is copied: the adapter adds to
-// q's columns in place, and rows of the ranges have the stride of the whole.
+// In the program, q, k and v are ranges of one buffer. Nothing is copied: the
+// adapter adds to q's columns in place, and rows of the ranges have the
+// buffer's stride.
 // PROGRAM-LABEL: program.entry accumulate_last
 // PROGRAM-NOT: copy_rows
 // PROGRAM: %[[S:.*]] = program.buffer activation bytes 768

@@ -18,10 +18,11 @@ model.parameter @a : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @b : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 
-// The gradient of its norm reads x, attention's gradient reads o, and swiglu's
-// reads g: those stay. z is the result of a matmul. n is read by two matmuls
-// whose results go to parameters, one of them through a sum; s by one, through
-// init. Both readers of n are in block 0: it is decoded once.
+// x, o and g are not encoded, because the gradients of norm, attention and
+// swiglu read them, nor is z, the result of a matmul. n is read by two matmuls
+// that compute gradients of parameters, one of them through a sum; s is read by
+// one such matmul, through init. Both readers of n are in block 0, so n is
+// decoded once.
 //
 // n and s have 8 x 64 values: 8 x (64 + 4) bytes each instead of 8 x 64 x 2.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
@@ -94,9 +95,10 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %dx = model.add %dg, %x {phase = #model.phase<backward>} : tensor<1x8x64xbf16>
 }
 
-// Readers in two blocks: decoded for each. A gradient that another matmul reads
-// is no gradient of a parameter: k stays. A column of one value would be larger
-// if encoded. Values of the evaluation are not saved.
+// m has readers in two blocks, so it is decoded once for each. k is not
+// encoded, because another matmul reads the gradient that is computed from it.
+// A column of one value would be larger if encoded. Values of the evaluation
+// are not saved.
 // CHECK-LABEL: train.step accumulate batch 1 length 16
 // CHECK: %[[M:.*]] = model.add
 // CHECK-NEXT: %[[MC:.*]], %[[MS:.*]] = train.encode_rows %[[M]] : (tensor<1x8x64xf32>)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sums of gradients move into the op that makes one of the terms.
+// Sums of gradients move into the op that computes one of the terms.
 
 // RUN: qlora-opt %s --fuse-accumulate | FileCheck %s
 
@@ -22,7 +22,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %2 = model.add %0, %1 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %3 = model.linear %2, %w layout in_out {phase = #model.phase<backward>} : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
-  // A term that is read again is not overwritten: the other way around.
+  // A term that is read again must not be overwritten. Here it is read by both
+  // adds, so neither add moves into a matmul.
   // CHECK: %[[T:.*]] = model.linear %[[X]]
   // CHECK: model.add %[[H]], %[[T]]
   // CHECK: model.add %{{.*}}, %[[H]]
@@ -30,7 +31,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %5 = model.add %3, %4 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %6 = model.add %5, %3 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 
-  // The base may come after the term; the term moves down to it.
+  // The matmul that computes the initial value may come after the other one,
+  // which then moves down.
   // CHECK: %[[DY:.*]] = model.glu
   // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {phase = #model.phase<backward>, scale = 1.000000e+00 : f64}
   // CHECK: %[[U:.*]] = train.linear_weight_grad %{{.*}}, %[[DY]] init %[[V]]
@@ -42,7 +44,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @w, %9 {phase = #model.phase<backward>} : tensor<8x8xf32>
 }
 
-// A sum of the forward is left alone: the residual is saved.
+// Sums in the forward are not fused, because the residual is saved.
 // CHECK-LABEL: train.step evaluate
 // CHECK: model.add
 train.step evaluate batch 1 length 3 ["ids"] {

@@ -6,7 +6,7 @@
 
 model.parameter @wq : tensor<16x8xf32> {file = "a"}
 model.parameter @wk : tensor<12x8xf32> {file = "a"}
-// Ranks 4 and 2 are 6 rows, under one name each.
+// LoRA ranks 4 and 2 give 6 rows; each part keeps its name.
 // CHECK: model.parameter @aq.group : tensor<6x8xf32> {init = "kaiming", part_names = ["aq", "ak"], part_rows = array<i64: 4, 2>, trainable}
 // CHECK-NOT: @aq :
 // CHECK-NOT: @ak :
@@ -50,7 +50,7 @@ model.parameter @w : tensor<8x8xf32> {file = "a"}
 model.parameter @a : tensor<2x8xf32> {init = "kaiming", trainable}
 model.parameter @b : tensor<8x2xf32> {init = "zero", trainable}
 
-// A residual is read again: the sum with it stays an add. One A alone keeps
+// A residual is read again, so the sum with it stays an add. A single A keeps
 // its name.
 // CHECK: model.parameter @a : tensor<2x8xf32> {init = "kaiming", trainable}
 // CHECK-LABEL: func.func @residual(
@@ -96,7 +96,8 @@ func.func @base_read_twice(%x: tensor<1x3x8xf32>) -> (tensor<1x3x8xf32>, tensor<
 model.parameter @a0 : tensor<2x8xf32> {init = "kaiming", trainable}
 model.parameter @a1 : tensor<2x8xf32> {init = "kaiming", trainable}
 
-// Copies for two lengths are fused alike, over one parameter.
+// Copies of the function for two lengths are fused in the same way and share
+// one parameter.
 // CHECK: model.parameter @a0.group : tensor<4x8xf32>
 // CHECK-NOT: model.parameter
 // CHECK-LABEL: func.func @short

@@ -13,7 +13,8 @@
 // CHECK: %[[H:.*]] = arith.addf
 // CHECK: model.row_sum
 // CHECK: model.row_yield %[[H]], %{{.*}}
-// The gradient of the norm takes the residual's gradient in.
+// The gradient of the norm and the addition of the residual's gradient are one
+// kernel.
 // CHECK: label = "rms_norm_grad__add"
 
 // SINGLE: label = "add"
@@ -22,8 +23,8 @@
 model.parameter @w : tensor<8x8xf32> {file = "a"}
 model.parameter @n : tensor<4xf32> {file = "a"}
 
-// The value between them lives only in a register. x is read once, under one
-// argument, and the same sum is computed once.
+// The value between the two ops lives only in a register. x is read once, under
+// one argument, and equal sums are computed once.
 // SMALL-LABEL: train.step evaluate batch 1 length 3
 // SMALL: %[[X:.*]] = model.embedding
 // SMALL-NEXT: %[[Y:.*]] = model.rows(%[[X]]) attributes {columns = 8 : i64, label = "add__glu", maps = [#model.map<full>]}
@@ -59,8 +60,9 @@ train.step evaluate batch 1 length 2 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x2x8xbf16>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
 }
 
-// A reader between the two: the fused op takes the producer's position if the
-// consumer's operands are available there.
+// Another op between the producer and the consumer reads the value. The fused
+// op takes the producer's position if the consumer's operands are available
+// there.
 // SMALL-LABEL: train.step evaluate batch 1 length 4
 // SMALL: %[[F:.*]]:2 = model.rows(%{{.*}}) {{.*}}label = "add__add"
 // SMALL: model.linear %[[F]]#0
@@ -75,7 +77,8 @@ train.step evaluate batch 1 length 4 ["ids"] {
   %1 = model.linear %y, %w : (tensor<1x4x8xf32>, tensor<8x8xf32>) -> tensor<1x4x8xf32>
 }
 
-// A reader between the two on which the consumer depends: no position is valid.
+// The consumer depends on an op between the two that reads the producer's
+// result, so no position is valid.
 // SMALL-LABEL: train.step evaluate batch 1 length 5
 // SMALL: %[[H:.*]] = model.rows({{.*}}label = "add"
 // SMALL: %[[L:.*]] = model.linear %[[H]]

@@ -34,7 +34,7 @@
 // BIASES: model.parameter @down.bias : tensor<64x96xf32> {{.*}}trainable, undecayed}
 // BIASLESS: warning: bias lora_only: no module with an adapter has a bias
 
-// A value with two readers gets two gradients, each accumulated at once.
+// A value with two readers gets two gradients; each is accumulated immediately.
 // TIED-LABEL: train.step accumulate
 // TIED: train.accumulate @embed, %{{.*}} : tensor<128x64xf32>
 // TIED: train.accumulate @n1, %{{.*}} : tensor<64xf32>

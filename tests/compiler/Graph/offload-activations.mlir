@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The forward values that wait in host memory, and when they are copied.
+// Which forward values are offloaded to host memory, and when they are copied.
 
 // RUN: qlora-opt %s --offload-activations=target=cuda | FileCheck %s
 // RUN: qlora-opt %s --offload-activations="target=cuda values=all" | FileCheck %s --check-prefix=ALL
@@ -14,19 +14,19 @@
 // RUN: not qlora-opt %s --offload-activations=target=cpu 2>&1 | FileCheck %s --check-prefix=CPU
 // RUN: not qlora-opt %s --offload-activations="target=cuda values=some" 2>&1 | FileCheck %s --check-prefix=SOME
 
-// If the bus transfers each layer's weights, no time is left. If it transfers
-// half of them, as for one of two ranks, two copies are still hidden.
+// If the bus transfers each layer's weights, no time remains for copies. If it
+// transfers half of them, as with two ranks, two copies are still hidden.
 // WEIGHTS-NOT: train.copy_to_host
 // HALVES-COUNT-2: train.copy_to_host
 // HALVES-NOT: train.copy_to_host
 
 // Every activation has 64 tokens of 256 values. The backward reads x1, which
-// crosses layers, and n1 of layer 1, and x0 and n0 of layer 0. Values that
-// layer 2 reads would be back at once. A copy takes a microsecond, and each op
-// at least a launch: all copies are hidden. The copy comes after the row ops
-// that compute and read the value, so that these can be fused. The copy back
-// starts with the layer before the reader, in the order of the reads. No copy
-// is more than one layer late.
+// crosses layers, n1 of layer 1, and x0 and n0 of layer 0. Values that layer 2
+// reads are not offloaded, because the backward needs them first. A copy takes
+// a microsecond, and each op at least a launch, so all copies are hidden. The
+// copy comes after the row ops that compute and read the value, so that these
+// can be fused. The copy back starts with the layer before the reader, in the
+// order of the reads. No copy is more than one layer late.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}
 // CHECK: %[[X0:.*]] = model.embedding
 // CHECK-NEXT: %[[N0:.*]] = model.rms_norm %[[X0]]
@@ -49,11 +49,11 @@
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[BN0]]
 // CHECK: model.add %{{.*}}, %[[BX0]]
 
-// Layer 2's values too, which come back before the first layer.
+// Values that layer 2 reads are offloaded too.
 // ALL: candidates = 6 : i64, copied = 6 : i64, crossing = 3 : i64
 
-// Values inside a layer are recomputed from values that are back by then, which
-// are not recomputed themselves.
+// Values inside a layer are recomputed from offloaded values. Offloaded values
+// are not recomputed.
 // BLOCKS: candidates = 2 : i64, copied = 2 : i64, crossing = 2 : i64
 // AGAIN: %[[HX1:.*]] = train.copy_to_host {{.*}}{layer = 0 : i64}
 // AGAIN: %[[BX1:.*]] = train.copy_from_host %[[HX1]]
@@ -63,7 +63,7 @@
 // AGAIN: %[[N0:.*]] = model.rms_norm %[[BX0]], {{.*}}phase = #model.phase<recomputed>
 // AGAIN-NEXT: train.linear_weight_grad %{{.*}}, %[[N0]]
 
-// A bus of 1 GB/s takes 66 us for each of them, and the matmul of a layer 49.
+// A bus of 1 GB/s takes 66 us for each value, and the matmul of a layer 49 us.
 // Values that cross layers are copied because the option requests it.
 // SLOW: candidates = 4 : i64, copied = 0 : i64
 // SLOW-NOT: train.copy

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Matmuls of one x wait in host memory together or not at all. Siblings that
-// become one GEMM are the same wherever they wait.
+// Results of matmuls of the same x are offloaded together or not at all.
+// Offloading does not change which siblings become one GEMM.
 
 // RUN: qlora-opt %s --offload-activations=target=cuda --concat-siblings | FileCheck %s --check-prefixes=JOINED,BOTH
 // RUN: qlora-opt %s --offload-activations="target=cuda values=none" --concat-siblings | FileCheck %s --check-prefix=JOINED
 // RUN: qlora-opt %s --offload-activations="target=cuda device-profile=%S/Inputs/slow-bus-gpu.json" | FileCheck %s --check-prefix=NEITHER
 
 // The copies of gate and up take 66 us each on the slow bus, and the forward of
-// layer 0 takes 104: one copy would hide, but the joined buffer would stay.
+// layer 0 takes 104 us. One copy would be hidden, but the joined buffer would
+// stay in GPU memory.
 // BOTH: candidates = 2 : i64, copied = 2 : i64
 // NEITHER: candidates = 2 : i64, copied = 0 : i64
 // NEITHER-NOT: train.copy_to_host
 
-// Gate and up are saved for the backward, q is not: it stays separate.
+// Gate and up are saved for the backward; q is not, so it stays separate.
 // JOINED: %[[GATE_UP:.*]] = model.concat %{{.*}}, %{{.*}} {layer = 0 : i64, rows} : {{.*}} -> tensor<512x256xf32>
 // JOINED: model.linear %{{.*}}, %[[GATE_UP]] {layer = 0 : i64, module = "gate"}
 // JOINED-NOT: model.concat

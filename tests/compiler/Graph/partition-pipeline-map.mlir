@@ -12,7 +12,8 @@
 // RUN: not qlora-opt %s --partition-pipeline='stages=2 stage=0 device-map={{"":0,"m.layers.3":1}}' 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: not qlora-opt %s --partition-pipeline='stages=2 stage=0 device-map={{"":0,"head":1}}' 2>&1 | FileCheck %s --check-prefix=EMPTY
 
-// Layers of 256 bytes, the last of 512; the table and the head have 512 each.
+// Layers have 256 bytes and the last layer 512; the table and the LM head have
+// 512 each.
 // ONE: model.linear {{.*}} {layer = 0 : i64}
 // ONE-NOT: layer = 1
 // TWO: model.linear {{.*}} {layer = 1 : i64}

@@ -14,8 +14,8 @@
 // ODD: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 3 chunks of 1 runs of sequences for 2 parts of 2 stages
 
 // The first stage has layers 0 and 2. The embedding, which layer 3 reads again,
-// is sent around the ring. This stage has it twice, because receives do not
-// check for local values.
+// is sent around the ring. So this stage also receives its own embedding:
+// receives do not check for local values.
 // FIRST: model.parameter @w0
 // FIRST-NOT: @w1
 // FIRST: model.parameter @w2
@@ -53,8 +53,8 @@
 // STEP1: model.receive from 1 {phase = #model.phase<backward>
 // STEP1: model.send {{.*}} to -1 {phase = #model.phase<backward>
 
-// For chunks 0 and 1: the forwards of both virtual stages, then the second
-// one's backward.
+// For chunks 0 and 1: the forwards of both virtual stages, then the backward of
+// the second virtual stage.
 // TURNS: model.receive from -1
 // TURNS: model.linear {{.*}}layer = 1
 // TURNS: model.send {{.*}} to 1

@@ -13,10 +13,10 @@
 // FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; use a smaller pp in --parallel, or fewer virtual stages
 // THIRD: error: expects a stage index below the number of stages, and at least one part, but got stage 2 of 2
 
-// The LM head costs more than two layers, so the first stage has both. Every
-// value that later layers read is sent, also one of an earlier layer. No
-// gradient flows into the embedding. Unused parameters are removed, except
-// trainable ones.
+// The LM head costs more than two layers, so the first stage has both layers.
+// Every value that later layers read is sent, including values of earlier
+// layers. No gradient flows into the embedding. Unused parameters are removed,
+// except trainable ones.
 // FIRST: module attributes {program.stage = 0 : i64, program.stages = 2 : i64
 // FIRST: model.parameter @table
 // FIRST: model.parameter @a : tensor<8x8xf32> {{{.*}}trainable}
@@ -40,12 +40,12 @@
 // SECOND: model.head_loss
 // SECOND-NOT: model.send
 
-// The stage between sends on the values of an earlier stage.
+// The middle stage forwards the values of an earlier stage.
 // MIDDLE: %[[R:.*]]:2 = model.receive from -1
 // MIDDLE: %[[Z:.*]] = model.linear %[[R]]#1
 // MIDDLE: model.send %[[R]]#0, %[[Z]] to 1 {{{.*}}wanted = array<i1: false, true>}
 
-// Only gradients for trainable parameters come back.
+// Only gradients for trainable parameters are sent back.
 // STEP0: model.send {{.*}} to 1 {names
 // STEP0: %[[D:.*]] = model.receive from 1 {phase = #model.phase<backward>, wanted = array<i1: false>} : tensor<2x4x8xf32>
 // STEP0: %[[DY:.*]] = model.linear %[[D]]

@@ -3,9 +3,9 @@
 // RUN: qlora-opt %s --place-frozen-weights="shards=2 offload-tables" | FileCheck %s
 // RUN: qlora-opt %s --place-frozen-weights="shards=2 offload-base" | FileCheck %s
 
-// One use of a sharded table reads the rank's rows, another reads rows of the
-// whole table. The table stays in GPU memory, sharded, and is gathered for the
-// second use.
+// One op reads only the rank's rows of a sharded table; another op reads rows
+// of the complete table. The table stays in GPU memory, sharded, and is
+// gathered for the second op.
 // CHECK: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", piece = 32768 : i64}
 // CHECK: %[[WHOLE:.*]] = model.gather_weight @table
 // CHECK: model.embedding %{{.*}}, %[[WHOLE]]

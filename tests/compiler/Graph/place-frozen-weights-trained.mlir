@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Sharded trainable weights are gathered like others, as their rounded copy if
-// there is one; with keep-trained once per step.
+// Sharded trainable weights are gathered like frozen ones; if there is a
+// rounded copy, it is gathered instead. With keep-trained they are gathered
+// once per step.
 
 // RUN: qlora-opt %s --place-frozen-weights | FileCheck %s
 // RUN: qlora-opt %s --place-frozen-weights=keep-trained | FileCheck %s --check-prefix=KEPT
@@ -24,7 +25,8 @@
 // KEPT: model.linear %{{.*}}, %[[V]] layout in_out
 // KEPT: model.linear %{{.*}}, %[[W]] layout in_out
 
-// A kept weight is no reason to wait for another one.
+// The gather of another weight does not wait for the uses of a weight that
+// stays gathered.
 // AHEAD: model.gather_weight @w
 // AHEAD-NEXT: model.gather_weight @v
 // AHEAD: model.embedding

@@ -14,9 +14,9 @@
 
 // ZERO: error: expects at least one rank to shard the base, but got 0
 
-// A third of 9,344 bytes of 4 bits with their scales, of 65,536 bytes of a
-// table and of 32,768 bytes of bf16, rounded up to multiples of 64. Trainable
-// parameters and vectors are unsharded.
+// Shards are a third of 9,344 bytes (4-bit codes and scales), of 65,536 bytes
+// (a table) and of 32,768 bytes (bf16), rounded up to multiples of 64.
+// Trainable parameters and vectors are unsharded.
 // CHECK: module attributes {program.shards = 3 {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
 // CHECK-DAG: model.parameter @w0 {{.*}}piece = 3136
 // CHECK-DAG: model.parameter @table {{.*}}piece = 21888
@@ -44,8 +44,8 @@
 // HOST: model.embedding %{{.*}}, %[[T]]
 
 // A base in host memory is unsharded: 65,536 bytes of the table, whose rows are
-// read there, and twice 9,344 and 32,768, which are copied where shards were
-// gathered.
+// read from the host, and twice 9,344 and 32,768 bytes, which are copied to the
+// GPU where shards would be gathered.
 // BASE: module attributes {{.*}}gathers = 5 {{.*}}host_bytes = 116992 {{.*}}piece_bytes = 0
 // BASE-NOT: program.shards
 // BASE-DAG: model.parameter @w0 {{.*}}on_host
@@ -59,8 +59,8 @@
 // BASE-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
 // BASE-NOT: model.weight @w
 
-// Memory for half of the weights that would move, evenly spread: every second
-// one stays.
+// GPU memory suffices for half of the weights that would be copied: every
+// second weight stays in GPU memory.
 // ROOM: module attributes {{.*}}gathers = 3 {{.*}}staying_bytes = 9344
 // ROOM-DAG: model.parameter @table {{.*}}on_host
 // ROOM-DAG: model.parameter @w0 {{.*}}on_host
@@ -77,8 +77,8 @@
 // KEPT: model.linear %{{.*}}, %[[W1]] layout in_out
 // KEPT: model.linear %{{.*}}, %[[W0]] layout in_out
 
-// Both: each rank has its shards in host memory, but the whole table, whose
-// rows are read.
+// Shards in host memory: each rank has its shards there, and the complete
+// table, whose rows are read from the host.
 // PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
 // PARTS-DAG: model.parameter @w0 {{.*}}on_host, piece = 3136
 // PARTS-DAG: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}

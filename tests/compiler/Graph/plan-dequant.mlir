@@ -8,16 +8,15 @@
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" --remark-policy=all --remarks-filter=plan-dequant 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
 
-// @w is used in the forward, and twice within block 0's backward; @b is stored
-// in bf16; @a is f32 already. @shared is an embedding too, so it must stay as
-// it is.
+// @w is used in the forward, and twice within block 0's backward. @b is stored
+// in bf16, @a in f32. @shared is also an embedding, so it must not change.
 
 // PANEL-NOT: train.decode
 // PANEL: model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>>
 // PANEL-NOT: train.decode
 
-// One decode per group, shared by the recomputed forward and the gradient,
-// marked as the op it is for.
+// Each group has one decode, shared by the recomputed forward and the gradient.
+// The decode has the attributes of its first reader.
 // SCRATCH-LABEL: train.step accumulate
 // SCRATCH: %[[W:.*]] = model.weight @w
 // SCRATCH: %[[N1:.*]] = train.decode %[[W]] {layer = 0 : i64} : {{.*}} -> tensor<128x128xf32>
@@ -46,10 +45,10 @@
 // SLOW-NOT: train.decode
 // SLOW: model.linear %{{.*}}, %[[N]] layout in_out
 
-// In f32 a weight of 128 * 128 needs 65536 bytes. In NF4 it has 8192 bytes of
+// In f32, a weight of 128 * 128 needs 65536 bytes; in NF4 it has 8192 bytes of
 // codes. With double quantization @w has a little more than 256 bytes of
-// scales, @stored has 1024. So 57 thousand bytes more make @w decoded once, which
-// is used three times. Nothing is left for @stored, which is used once.
+// scales; @stored has 1024. So 57,000 additional bytes suffice to decode @w
+// once for its three uses. Nothing remains for @stored, which is used once.
 // ROOM-DAG: model.parameter @w : tensor<128x128xf32>
 // ROOM-DAG: model.parameter @stored : tensor<128x128x!model.quantized<nf4, 64, false>>
 // ROOM-NOT: train.decode

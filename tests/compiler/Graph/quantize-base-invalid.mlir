@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Blocks that are always whole take no other rows.
+// MXFP4 needs rows of full blocks.
 
 // RUN: not qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s
 // CHECK: error: 'q.weight' has 48 inputs, but MXFP4 needs a multiple of 32

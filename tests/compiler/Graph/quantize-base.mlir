@@ -14,7 +14,8 @@
 
 // RUN: qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s --check-prefix=MICRO
 
-// Two readers, one of which is not a linear: unchanged, with a remark.
+// A weight with two readers, one of which is not a linear, is unchanged, with a
+// remark.
 // CHECK: remark: 'tied.weight' is not quantized, because not only linears use it
 // CHECK: note: another use
 
@@ -24,7 +25,7 @@
 // ROWS: model.parameter @q.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>> {file = "a", file_type = bf16, quantized = !model.quantized<llm_int8, 64, false>}
 model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
 
-// Already stored in 4 bits, with its own block size.
+// A weight that is stored in 4 bits keeps its block size.
 // CHECK: model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
 model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
 
@@ -34,7 +35,7 @@ model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file 
 // ROWS: model.parameter @conv.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>>
 model.parameter @conv.weight : tensor<64x32xbf16> {file = "a"}
 
-// Two readers with different layouts: unchanged.
+// A weight whose two readers have different layouts is unchanged.
 // DEFAULT: model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
 model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
 
@@ -73,7 +74,7 @@ func.func @forward_8(%x: tensor<1x8x64xf32>, %ids: tensor<1x8xi32>) {
   return
 }
 
-// Every copy of the function sees the new type.
+// Every copy of the function has the new type.
 // CHECK-LABEL: func.func @forward_16
 func.func @forward_16(%x: tensor<1x16x64xf32>) {
   // CHECK: model.weight @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>>

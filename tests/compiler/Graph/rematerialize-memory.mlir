@@ -1,9 +1,9 @@
 // RUN: qlora-opt %s --split-input-file --rematerialize | FileCheck %s
 
-// Values that share memory are counted once. U = 65536 bytes.
+// Values that share memory are counted once. U stands for 65536 bytes.
 
-// `init` is continued in place: x and a are alive at a, then b overwrites a,
-// and c overwrites b. The peak is 2 U.
+// An op with `init` works in place: x and a are alive at a, then b overwrites
+// a, and c overwrites b. The peak is 2 U.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -17,7 +17,8 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// An operand that is read again is not overwritten: x, a and b are alive. 3 U.
+// An operand that is read again is not overwritten: x, a and b are alive. The
+// peak is 3 U.
 // CHECK: estimated_peak = 196608 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -31,8 +32,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// The results of a split share the whole's memory, and the operands of a concat
-// are written into the concat: x, then x and its sums, of 1 U together. 2 U.
+// The results of a split share the memory of its operand, and the operands of a
+// concat are written into the concat. First x is alive, then x and its sums,
+// which have 1 U together. The peak is 2 U.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -49,7 +51,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // A gradient that its op adds to the gradient arena needs no activation memory,
 // nor does one whose kernel always adds. A gradient that is computed earlier
-// does. x alone, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
+// does. First x is alive, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
 // CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}
@@ -69,9 +71,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// In the forward a concat copies: both halves and the whole, 2 U. A value that
-// the runtime reads is computed in the runtime's buffer and needs no memory
-// here.
+// In the forward a concat copies: both halves and the concat are alive, 2 U. A
+// value that the runtime reads is computed in the runtime's buffer and needs no
+// memory here.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x128xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {

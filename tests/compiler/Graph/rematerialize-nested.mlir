@@ -2,9 +2,9 @@
 // RUN: qlora-opt %s --rematerialize="budget=1" --plan-dequant="form=per-use" | FileCheck %s --check-prefix=DECODE
 
 // Four blocks x -> x + f(swiglu(g)), g = x W', where g is four times as wide as
-// x and the gradient of a block reads x and g. x0, x2 and x3 are kept; x1 is
-// recomputed for block 1, from x0. That needs the inside of block 0, which dies
-// there and is recomputed a second time for the gradient of block 0.
+// x and the gradient of a block reads x and g. x0, x2 and x3 are saved; x1 is
+// recomputed for block 1, from x0. That needs the values inside block 0, which
+// are freed and recomputed a second time for the gradient of block 0.
 
 // CHECK-LABEL: train.step accumulate{{.*}} times = 2 : i64
 // CHECK: %[[W:.*]] = model.weight @up0
@@ -20,7 +20,7 @@
 // CHECK-NEXT: model.glu silu %{{.*}}, %[[AGAIN]] {layer = 0 : i64, phase = #model.phase<backward>}
 // CHECK-NOT: phase = #model.phase<recomputed>
 
-// The decoded values of W' do not live from one of the two zones to the other.
+// The decoded W' is freed between the two recomputations.
 // DECODE-LABEL: train.step accumulate
 // DECODE: %[[W:.*]] = model.weight @up0
 // DECODE: %[[N1:.*]] = train.decode %[[W]] {{.*}}phase = #model.phase<recomputed>

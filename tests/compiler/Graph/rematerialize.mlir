@@ -14,7 +14,8 @@
 // computes d, dy, ds, dg, du, dn, dx. Weight gradients go to the gradient
 // arena.
 //
-// If all are kept, x n g u s y wait, with them z, then d in its place, then dy:
+// If all values are saved, x n g u s y are alive in the backward, together with
+// z, then with d in the memory of z, then with dy: 7 U = 458752.
 // 7 U = 458752.
 
 // KEEP: train.step accumulate {{.*}}rematerialize = {batch = 1 : i64, budget = 0 : i64, estimated_peak = 458752 : i64, length = 64 : i64, peak_of_all_kept = 458752 : i64, policy = "keep", recompute_seconds = 0.000000e+00 : f64, recomputed = []}
@@ -22,8 +23,8 @@
 // FITS: budget = 458752 : i64, estimated_peak = 458752 : i64, {{.*}}policy = "budget", recompute_seconds = 0.000000e+00 : f64, recomputed = []
 // FITS-NOT: phase = #model.phase<recomputed>
 
-// 6 U: one saved value must go. x is the cheapest: rows of a bf16 table, 65536
-// bytes. It is recomputed just before it is read, at the end.
+// With 6 U, one saved value must be recomputed. x is the cheapest: rows of a
+// bf16 table, 65536 bytes. It is recomputed just before its use, at the end.
 // DROP-X-LABEL: train.step accumulate{{.*}} estimated_peak = 393216 : i64
 // DROP-X: %[[TABLE:.*]] = model.weight @table
 // DROP-X: %[[X:.*]] = model.embedding
@@ -37,7 +38,7 @@
 // PROBLEM: ops = [{backward = false, before = array<i64: 17>, {{.*}}inputs = array<i64>, of = {{.*}}, op = "model.embedding", outputs = array<i64: 0>, {{.*}}ties = [], view = false}
 // PROBLEM-SAME: values = [array<i64: 65536, -1>,
 
-// 5 U: n, the next cheapest, from x, which is recomputed with it.
+// With 5 U, n is also recomputed: the next cheapest, from the recomputed x.
 // DROP-XN-LABEL: train.step accumulate{{.*}} estimated_peak = 327680 : i64
 // DROP-XN: %[[S:.*]] = model.glu
 // DROP-XN: train.linear_weight_grad %{{.*}}, %[[S]]
@@ -46,7 +47,7 @@
 // DROP-XN-NEXT: train.linear_weight_grad %{{.*}}, %[[N2]]
 // DROP-XN: model.add %{{.*}}, %[[X2]]
 
-// 4 U: s too, from g and u, which are saved anyway.
+// With 4 U, s is recomputed too, from g and u, which are saved anyway.
 // DROP-XNS-LABEL: train.step accumulate{{.*}} estimated_peak = 262144 : i64
 // DROP-XNS: %[[G:.*]] = model.linear
 // DROP-XNS: %[[U:.*]] = model.linear
@@ -55,9 +56,9 @@
 // DROP-XNS: model.embedding {{.*}}phase = #model.phase<recomputed>
 // DROP-XNS-NEXT: model.rms_norm {{.*}}phase = #model.phase<recomputed>
 
-// The whole block 0: x and z have no block, y crosses to z. n, g, u and s are
-// recomputed before the first reader of s. The peak is there: x n g u s dy = 6
-// U.
+// Recompute block 0: x and z are in no block, and y is read by z. n, g, u and s
+// are recomputed before the first reader of s. There, x n g u s dy are alive:
+// the peak is 6 U.
 // BLOCKS-LABEL: train.step accumulate{{.*}} budget = 0 : i64, estimated_peak = 393216 : i64, {{.*}}policy = "blocks"
 // BLOCKS: %[[X:.*]] = model.embedding
 // BLOCKS: %[[DY:.*]] = model.add

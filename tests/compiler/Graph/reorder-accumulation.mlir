@@ -27,7 +27,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %wbq = model.weight @bq : tensor<16x4xf32>
   %wbk = model.weight @bk : tensor<8x4xf32>
 
-  // One matmul.
+  // A single matmul.
   // CHECK: %[[A:.*]] = model.linear %[[X:.*]], %{{.*}} : (tensor<1x3x32xf32>, tensor<4x32xf32>)
   // CHECK-NEXT: %[[T:.*]] = model.linear %[[A]], %[[BQ:.*]] {scale = 2.000000e+00 : f64} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[Q:.*]] = model.linear %[[X]], %{{.*}} init %[[T]]
@@ -37,8 +37,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %q = model.linear %a, %wbq init %q0 {scale = 2.0 : f64} : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
   %qq = model.glu silu %q, %q : tensor<1x3x16xf32>
 
-  // Joined matmuls, each range of which has one addend: in place, without a
-  // copy.
+  // Joined matmuls. Each range of the result has one addend, which is added in
+  // place, without a copy.
   // CHECK: %[[T0:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[T1:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<8x4xf32>)
   // CHECK-NEXT: %[[C:.*]] = model.concat %[[T0]], %[[T1]] : (tensor<1x3x16xf32>, tensor<1x3x8xf32>) -> tensor<1x3x24xf32>
@@ -53,7 +53,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %3 = model.glu silu %1, %1 : tensor<1x3x16xf32>
   %4 = model.glu silu %2, %2 : tensor<1x3x8xf32>
 
-  // A range without an addend: unchanged.
+  // A range has no addend: unchanged.
   // CHECK: %[[Z:.*]] = model.linear %[[X]], %{{.*}} : (tensor<1x3x32xf32>, tensor<24x32xf32>)
   // CHECK-NEXT: %[[R:.*]]:2 = model.split %[[Z]]
   // CHECK-NEXT: model.linear %[[A]], %{{.*}} init %[[R]]#0
@@ -62,7 +62,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %6 = model.linear %a, %wbq init %5#0 : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
   %7 = model.glu silu %6, %6 : tensor<1x3x16xf32>
   %8 = model.glu silu %5#1, %5#1 : tensor<1x3x8xf32>
-  // A result that is read before the next is computed, for example to add a
+  // A result is read before the next one is computed, for example to add a
   // bias.
   // CHECK: %[[T2:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[T3:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<8x4xf32>)
@@ -78,7 +78,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %12 = model.linear %a, %wbk init %9#1 : (tensor<1x3x4xf32>, tensor<8x4xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %13 = model.glu silu %12, %12 : tensor<1x3x8xf32>
 
-  // A matmul that reads the other's result: both unchanged.
+  // A matmul reads another matmul's result: both are unchanged.
   // CHECK: %[[U:.*]]:2 = model.split
   // CHECK-NEXT: %[[V:.*]] = model.linear %[[A]], %{{.*}} init %[[U]]#0
   // CHECK-NEXT: %[[B:.*]] = model.linear %[[V]], %{{.*}} : (tensor<1x3x16xf32>, tensor<4x16xf32>)
@@ -95,7 +95,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @g, %g {phase = #model.phase<backward>} : tensor<32x4xf32>
 }
 
-// The joined matmuls in the program: the ranges are written in the whole
+// The joined matmuls in the program: results are written to ranges of one
 // buffer, with its stride, and the joined matmul adds to them.
 // PROGRAM-LABEL: program.entry accumulate
 // PROGRAM-NOT: copy_rows

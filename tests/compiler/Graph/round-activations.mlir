@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Matmuls of modules with integer weights round their input. Matmuls with other
-// formats, of LoRA, and gradients do not.
+// Matmuls of modules with integer weights round their input. Matmuls with
+// weights in other formats, LoRA's matmuls and gradients do not.
 
 // RUN: qlora-opt %s --round-activations | FileCheck %s
 // RUN: qlora-opt %s --round-activations=threshold=0 | FileCheck %s --check-prefix=NONE

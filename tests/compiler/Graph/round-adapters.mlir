@@ -15,7 +15,7 @@ model.parameter @w : tensor<64x8xf32> {file = "m.safetensors"}
 // PROGRAM: program.entry accumulate_last
 train.step accumulate batch 1 length 3 ["ids"] {
 ^bb0(%ids: tensor<1x3xi32>):
-  // A table is read without a copy.
+  // An embedding table is read without a rounded copy.
   // CHECK: %[[TABLE:.*]] = model.weight @table : tensor<16x64xf32>
   // CHECK: %[[X:.*]] = model.embedding %{{.*}}, %[[TABLE]]
   %table = model.weight @table : tensor<16x64xf32>
@@ -43,7 +43,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @table, %dt {phase = #model.phase<backward>} : tensor<16x64xf32>
 }
 
-// The update writes both.
+// The update writes the f32 weight and its rounded copy.
 // CHECK-LABEL: train.step update
 // CHECK: %[[NEW:.*]], %{{.*}}:2 = train.adamw
 // CHECK: %[[ROUNDED:.*]] = train.round %[[NEW]] : (tensor<2x1024xf32>) -> tensor<2x1024xbf16>

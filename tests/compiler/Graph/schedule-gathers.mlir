@@ -2,10 +2,10 @@
 
 // RUN: qlora-opt %S/place-frozen-weights.mlir --place-frozen-weights=shards=3 --schedule-gathers | FileCheck %s
 
-// The largest layer has one weight of 4 bits, and memory allows one more. The
-// table is larger, so it is gathered when it is needed, and the others after
-// its last use. The same holds for the LM head. Gathers of the backward start
-// with the backward.
+// The largest layer has one 4-bit weight, and memory allows one more. The table
+// is larger, so it is gathered when it is needed, and other weights after its
+// last use. The same holds for the LM head. Gathers of the backward start with
+// the backward.
 // CHECK: train.step accumulate
 // CHECK: model.gather_weight @table
 // CHECK: model.embedding

@@ -2,8 +2,8 @@
 
 // RUN: qlora-opt %s --shard-context=ranks=2 --split-input-file --verify-diagnostics | FileCheck %s
 
-// Pairs of sequences: their losses cover all tokens, and every rank counts the
-// pairs.
+// With pairs of sequences, the losses cover all tokens, and every rank counts
+// the pairs.
 // CHECK-LABEL: func.func @pairs
 // CHECK: %[[LOSSES:.*]], %[[COUNTS:.*]], %{{.*}} = model.head_loss {{.*}} -> (tensor<2xf32>, tensor<2xf32>, tensor<2x8xi32>)
 // CHECK-DAG: %[[L:.*]] = model.all_sum %[[LOSSES]] {ranks = #model<ranks cp>} : tensor<2xf32>
@@ -21,9 +21,9 @@ func.func @pairs(%h: tensor<2x16x128xf32> {model.input = "ids"},
 
 // -----
 
-// The token loss stays a partial sum. Every rank computes the whole router
-// loss, so it is divided. A value that attention and tokenwise ops read is
-// both.
+// The token loss stays a partial sum. Every rank computes the complete router
+// loss, so it is divided by the number of ranks. A value that both attention
+// and tokenwise ops read exists in both forms.
 // CHECK-LABEL: func.func @routers
 // CHECK-SAME: %[[SEGMENTS:[a-z0-9]*]]: tensor<2x8xi32> {model.input = "segments"}
 // CHECK: %[[P:.*]] = model.router_probs %{{.*}}, %[[SEGMENTS]] {{.*}} : (tensor<2x8x4xf32>, tensor<2x8xi32>) -> tensor<2x8x4xf32>
@@ -73,7 +73,7 @@ func.func @operand(%x: tensor<1x16x128xf32> {model.input = "ids"}) -> tensor<1x1
 
 // -----
 
-// Two ranks with one key head each have a copy of it.
+// Two ranks need one key head each; both have a copy of the same head.
 // CHECK-LABEL: func.func @repeated
 // CHECK: %[[K:.*]] = model.split %{{.*}} : (tensor<1x8x64xf32>) -> tensor<1x8x64xf32>
 // CHECK: %[[KK:.*]] = model.concat %[[K]], %[[K]] : (tensor<1x8x64xf32>, tensor<1x8x64xf32>) -> tensor<1x8x128xf32>
@@ -86,8 +86,8 @@ func.func @repeated(%x: tensor<1x16x256xf32> {model.input = "ids"}, %k: tensor<1
 
 // -----
 
-// With three heads, one rank has the first two. The other has the third head
-// twice and reads one copy.
+// With three heads, one rank has the first two. The second rank has the third
+// head twice and reads one copy.
 // CHECK-LABEL: func.func @filled
 // CHECK-SAME: %[[X:.*]]: tensor<1x8x192xf32>
 // CHECK-DAG: %[[K:.*]] = model.split %{{.*}} : (tensor<1x8x64xf32>) -> tensor<1x8x64xf32>

@@ -2,8 +2,8 @@
 
 // RUN: qlora-opt %s --shard-context=ranks=4 --split-input-file | FileCheck %s
 
-// Three heads with their own keys on four ranks: each rank has one, and the
-// last rank repeats the third.
+// Three heads with separate keys on four ranks: each rank has one, and the last
+// rank repeats the third.
 // CHECK-LABEL: func.func @own_keys
 // CHECK: %[[K:.*]]:2 = model.split %{{.*}} : (tensor<1x4x192xf32>) -> (tensor<1x4x128xf32>, tensor<1x4x64xf32>)
 // CHECK: model.concat %[[K]]#0, %[[K]]#1, %[[K]]#1

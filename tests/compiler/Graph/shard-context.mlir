@@ -13,19 +13,19 @@
 // FOUR: error: 'model.attention' op has 2 query heads and 2 key-value heads with sinks, not divisible by --parallel cp=4; use a number that divides them
 
 // CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
-// Two sequences: each rank has a half of both.
+// Each rank has half of the tokens of both sequences.
 // CHECK-LABEL: func.func @two
 // CHECK-SAME: %[[IDS:.*]]: tensor<2x8xi32> {model.input = "ids"}, %{{.*}}: tensor<2x8xi32> {model.input = "targets"}, %[[POSITIONS:.*]]: tensor<2x8xi32> {model.input = "positions"}, %[[SEGMENTS:.*]]: tensor<2x8xi32> {model.input = "segments"}, %[[LENGTHS:.*]]: tensor<2x8xi32> {model.input = "lengths"}
 // CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>) attributes {model.batch = 2 : i64, model.length = 16 : i64}
 // CHECK: %[[S1:.*]] = model.all_gather %[[SEGMENTS]] {{.*}}ranks = #model<ranks cp>} : (tensor<2x8xi32>) -> tensor<4x8xi32>
 // CHECK-NEXT: %[[S:.*]] = model.swap_blocks %[[S1]] {first = 2 : i64, {{.*}}second = 2 : i64} : (tensor<4x8xi32>) -> tensor<2x16xi32>
 // CHECK: %[[X:.*]] = model.embedding %[[IDS]], {{.*}} -> tensor<2x8x128xf32>
-// Lengths are of whole segments, whichever cp shard a rank has.
+// `lengths` has the lengths of complete segments on every rank.
 // CHECK: model.rope_table %[[POSITIONS]], %[[LENGTHS]] {{.*}}dynamic_factor = 4.000000e+00 : f64, {{.*}}original_length = 4 : i64} : (tensor<2x8xi32>, tensor<2x8xi32>) -> (tensor<2x8x64xf32>
 // CHECK: %[[Q1:.*]] = model.swap_blocks %[[X]] {first = 16 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x8x128xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[Q2:.*]] = model.all_to_all %[[Q1]] {layer = 3 : i64, ranks = #model<ranks cp>} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[Q:.*]] = model.swap_blocks %[[Q2]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<4x8x64xf32>) -> tensor<2x16x64xf32>
-// The rank has the sinks of its own heads.
+// The rank reads the sinks of its own heads.
 // CHECK: %[[SINKS:.*]] = model.weight @sinks {layer = 3 : i64, part = #model.part<2, 0, 0, 2, 2, cp>} : tensor<1xf32>
 // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Q]], %{{.*}}, %{{.*}}, %[[S]] sinks %[[SINKS]] {{.*}}heads = 1 : i64, kv_heads = 1 : i64, {{.*}} -> (tensor<2x16x64xf32>, tensor<2x1x16xf32>)
 // CHECK-NEXT: %[[A1:.*]] = model.swap_blocks %[[A]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x16x64xf32>) -> tensor<4x8x64xf32>
@@ -42,7 +42,7 @@
 // CHECK-NEXT: %[[O1:.*]] = model.all_to_all %[[O]] {{.*}} : (tensor<1x16x64xf32>) -> tensor<2x8x64xf32>
 // CHECK-NEXT: model.swap_blocks %[[O1]] {first = 2 : i64, second = 8 : i64} : (tensor<2x8x64xf32>) -> tensor<1x8x128xf32>
 
-// Gradients go back the same way.
+// Gradients are exchanged in the opposite direction.
 // STEP: train.step accumulate batch 2 length 16
 // STEP: model.all_to_all {{.*}}phase = #model.phase<backward>{{.*}} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
 // STEP: train.attention_grad

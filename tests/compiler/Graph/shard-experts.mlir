@@ -18,8 +18,8 @@
 // THREE: error: 'model.sort_by_expert' op has 4 experts, not divisible by --parallel ep=3; use a number that divides them
 
 // CHECK: module attributes {program.expert_ranks = 2 {{.*}}kept_whole = 1 : i64, ranks = 2 : i64, sliced_bytes = 16384 : i64, weights = 1 : i64, whole_bytes = 32768 : i64
-// Frozen expert weights are sharded. A weight whose blocks do not fit and
-// trainable parameters are not.
+// Frozen expert weights are sharded, except weights whose quantization blocks
+// do not fit a shard. Trainable parameters are not sharded.
 // CHECK: model.parameter @w1 : tensor<64x64xf32> {{.*}}slice = #model.slice<2, 0, [128]>
 // CHECK: model.parameter @w2 : tensor<16x32x!model.quantized<nf4, 512, false>> {
 // CHECK-NOT: slice
@@ -28,7 +28,7 @@
 // CHECK-LABEL: func.func @forward
 // CHECK: %[[X:.*]] = model.embedding
 // CHECK: %[[XS:.*]] = model.all_gather %[[X]] {{.*}}ranks = #model<ranks ep>} : (tensor<2x3x64xf32>) -> tensor<4x3x64xf32>
-// The router is each rank's own.
+// Each rank computes the router for its own rows.
 // CHECK: %[[WEIGHTS:.*]], %[[CHOICES:.*]] = model.route %{{.*}} -> (tensor<2x3x2xf32>, tensor<2x3x2xi32>)
 // CHECK: %[[WS:.*]] = model.all_gather %[[WEIGHTS]] {{.*}}-> tensor<4x3x2xf32>
 // CHECK: %[[CS:.*]] = model.all_gather %[[CHOICES]] {ranks = #model<ranks ep>} : (tensor<2x3x2xi32>) -> tensor<4x3x2xi32>
@@ -36,7 +36,7 @@
 // CHECK: %[[ROWS:.*]] = model.gather_rows %[[XS]], %[[ORDER]], %[[PLACES]] {{.*}} -> tensor<4x3x2x64xf32>
 // CHECK: %[[W1:.*]] = model.weight @w1 {{.*}}tensor<64x64xf32>
 // CHECK: %[[H:.*]] = model.grouped_linear %[[ROWS]], %[[W1]], %[[OWN]] {{.*}}shared = 2 : i64{{.*}} -> tensor<4x3x2x32xf32>
-// A trainable table of experts, whose rows belong to all experts.
+// A trainable table of expert biases is unsharded: it has rows for all experts.
 // CHECK: %[[B:.*]] = model.embedding %[[EXPERTS]], {{.*}} -> tensor<4x3x2x32xf32>
 // CHECK: %[[HB:.*]] = model.add %[[H]], %[[B]] {{.*}}tensor<4x3x2x32xf32>
 // CHECK: %[[O:.*]] = model.grouped_linear %[[HB]], %{{.*}}, %[[OFFSETS]] {shared = 2 : i64} {{.*}} -> tensor<4x3x2x4xf32>
@@ -44,8 +44,8 @@
 // CHECK: %[[Y:.*]] = model.reduce_scatter %[[S]] {{.*}}ranks = #model<ranks ep>} : (tensor<4x3x4xf32>) -> tensor<2x3x4xf32>
 // CHECK: model.head_loss %[[Y]]
 
-// In the backward the exchanges are swapped: for the received rows, and for the
-// weights of the choices.
+// In the backward, each gather becomes a reduction and vice versa, both for the
+// received rows and for the weights of the choices.
 // STEP: train.step
 // STEP: model.all_gather {{.*}}phase = #model.phase<backward>{{.*}} -> tensor<4x3x4xf32>
 // STEP-DAG: model.reduce_scatter {{.*}}phase = #model.phase<backward>{{.*}} : (tensor<4x3x2xf32>) -> tensor<2x3x2xf32>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Where partial sums are reduced.
+// Positions at which partial sums are reduced.
 
 // RUN: qlora-opt %s --shard-matmuls=ranks=2 | FileCheck %s
 

@@ -11,9 +11,9 @@
 // ZERO: error: expects at least one tensor-parallel rank, but got 0
 // THREE: error: {{.*}} columns, not divisible by --parallel tp=3; use a number that divides them
 
-// Rows of q and columns of o; 8-bit scales are decoded. Gate and up are one
-// weight, and each rank has a slice of both. Trainable parameters, and the norm
-// that all columns go into, are unsharded.
+// q is sharded by rows and o by columns; 8-bit scales are decoded. Gate and up
+// are one weight, and each rank has a slice of both. Trainable parameters and
+// the norm over all columns are unsharded.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}ranks = 2 {{.*}}weights = 8
 // CHECK-DAG: model.parameter @q : tensor<64x128x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 0, [128], true>
 // CHECK-DAG: model.parameter @o : tensor<128x64x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 1, [128], true>
@@ -25,22 +25,23 @@
 // CHECK-DAG: model.parameter @a2 : tensor<8x128xf32> {init = "kaiming", trainable}
 
 // CHECK: func.func @forward
-// A is unsharded, B has the rank's rows.
+// A is unsharded; a rank uses its own rows of B.
 // CHECK: %[[Q:.*]] = model.linear %[[N:.*]], %{{.*}} {module = "q"} : {{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[A:.*]] = model.linear %[[N]], %{{.*}} : {{.*}} -> tensor<1x16x8xf32>
 // CHECK: %[[B:.*]] = model.weight @b {part = #model.part<2, 0, 0, 128, 128>} : tensor<64x8xf32>
 // CHECK: %[[QB:.*]] = model.linear %[[A]], %[[B]] init %[[Q]] {{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[QC:.*]] = model.add_bias %[[QB]], %{{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[ATT:.*]], %{{.*}} = model.attention %[[QC]], %[[QC]], %[[QC]], {{.*}}heads = 2 : i64, kv_heads = 2 : i64{{.*}} -> (tensor<1x16x64xf32>, tensor<1x2x16xf32>)
-// Dropout masks are numbered by the columns of all ranks.
+// Dropout masks are numbered by the unsharded columns.
 // CHECK: model.dropout %[[ATT]] {{.*}}shared
-// Two partial sums are reduced together, where the sum is needed.
+// Two partial sums are added and reduced together, before the first op that
+// needs the complete sum.
 // CHECK: %[[O:.*]] = model.linear %[[ATT]], %{{.*}} {module = "o"} : {{.*}} -> tensor<1x16x128xf32>
 // CHECK: %[[A2:.*]] = model.weight @a2 {part = #model.part<2, 1, 0, 128, 128>} : tensor<8x64xf32>
 // CHECK: %[[Y:.*]] = model.linear %{{.*}}, %{{.*}} init %[[O]]
 // CHECK-NEXT: %[[S:.*]] = model.all_sum %[[Y]]
 // CHECK-NEXT: model.add %{{.*}}, %[[S]]
-// A trainable slice of two ranges.
+// A rank uses two ranges of rows of a trainable weight.
 // CHECK: model.weight @bgu {part = #model.part<2, 0, 0, 256, 512>} : tensor<128x8xf32>
 // CHECK: model.weight @bgu {part = #model.part<2, 0, 256, 256, 512>} : tensor<128x8xf32>
 // CHECK: model.concat {{.*}}rows{{.*}} -> tensor<256x8xf32>

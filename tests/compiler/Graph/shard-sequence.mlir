@@ -3,8 +3,8 @@
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics | FileCheck %s
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics --build-train-step | FileCheck %s --check-prefix=STEP
 
-// A residual that all ranks have: each rank takes its own tokens of it. Any
-// rank could send them.
+// All ranks have the residual, so each rank splits off its own tokens. No
+// communication is needed.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>
@@ -15,7 +15,7 @@
 // CHECK-NEXT: %[[OWN:.*]] = model.swap_blocks %[[ROWS]]#0 {first = 1 : i64, layer = 1 : i64, second = 1 : i64} : (tensor<1x96xf32>) -> tensor<1x6x16xf32>
 // CHECK-NEXT: %[[Z:.*]] = model.add %[[OWN]], %[[Y]] {layer = 1 : i64} : tensor<1x6x16xf32>
 // CHECK-NEXT: %[[N:.*]] = model.rms_norm %[[Z]], {{.*}} -> tensor<1x6x16xf32>
-// Dropout masks are numbered by the tokens of all ranks.
+// Dropout masks are numbered by the unsharded tokens.
 // CHECK-NEXT: %[[X:.*]] = model.all_gather %[[N]] {layer = 2 : i64, ranks = #model<ranks tp>} : (tensor<1x6x16xf32>) -> tensor<3x4x16xf32>
 // CHECK-NEXT: %[[D:.*]] = model.dropout %[[X]]
 // CHECK-NEXT: model.linear %[[D]]

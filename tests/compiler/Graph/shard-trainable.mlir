@@ -17,7 +17,7 @@
 // CHECK-DAG: model.parameter @frozen : tensor<64x64xf32> {file = "m.safetensors"}
 // CHECK-DAG: model.parameter @part : tensor<64x16xf32> {file = "m.safetensors", trainable}
 
-// Parameters computed from other weights are not sharded, nor are those of
+// Parameters computed from other weights are not sharded, nor are parameters of
 // which a rank uses a tp shard.
 // ALL-DAG: model.parameter @a : {{.*}}piece = 704 : i64
 // ALL-DAG: model.parameter @w : {{.*}}piece = 2752 : i64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tables of tensor-parallel ranks, which have the same rows of tokens.
+// Embedding tables if tensor-parallel ranks compute the same rows of tokens.
 
 // RUN: qlora-opt %s --shard-vocabulary | FileCheck %s
 // RUN: qlora-opt %s --shard-vocabulary=form=true | FileCheck %s --check-prefix=ALWAYS
@@ -8,7 +8,7 @@
 
 // NEVER-NOT: slice
 
-// Slices of rows, if ranks divide them without an additional reduction.
+// Tables are sliced by rows if that needs no additional reduction.
 // CHECK-DAG: model.parameter @words : tensor<500x64xbf16> {{.*}}slice = #model.slice<2, 0, [1000]>
 // CHECK-DAG: model.parameter @seen : tensor<1000x64xbf16> {{.*}}slice = #model.slice<2, 0, [2000]>
 // CHECK-DAG: model.parameter @odd : tensor<1001x64xbf16> {file = "m.safetensors"}

@@ -13,7 +13,7 @@
 
 // A table of 1,001 rows of 64 bf16 becomes two shards of 501 rows. A table of
 // 211 rows of 20 f32 becomes two shards of 108, because 106 rows do not fill
-// whole cache lines.
+// complete cache lines.
 // CHECK: program.shards = 2
 // CHECK-DAG: model.parameter @words {{.*}}piece = 64128
 // CHECK-DAG: model.parameter @odd {{.*}}piece = 8640
@@ -26,8 +26,8 @@
 // CHECK-NEXT: %[[X:.*]] = model.reduce_scatter %[[ROWS]] {layer = 3 : i64} : (tensor<4x8x64xbf16>) -> tensor<2x8x64xbf16>
 // CHECK: model.weight_piece @odd : tensor<108x20xf32>
 
-// The LM head and its gradient: one pass over a rank's token ids for the rows
-// of all ranks.
+// The LM head and its gradient: each rank computes its token ids for the rows
+// of all ranks in one pass.
 // CHECK: %[[W:.*]] = model.weight_piece @words {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[H:.*]] = model.all_gather %[[X]] {{.*}} -> tensor<4x8x64xbf16>
 // CHECK-NEXT: %[[T:.*]] = model.all_gather %arg1 {{.*}} -> tensor<4x8xi32>
@@ -37,27 +37,27 @@
 // CHECK-NEXT: %[[SUM:.*]] = model.reduce_scatter %[[D]] {{.*}} : (tensor<4x8x64xf32>) -> tensor<2x8x64xf32>
 // CHECK-NEXT: train.round %[[SUM]] {{.*}} : (tensor<2x8x64xf32>) -> tensor<2x8x64xbf16>
 
-// Without a gradient the head computes no weighted sum of the table's rows. A
-// head with other readers of its logits stays unsharded.
+// Without a gradient, the head does not compute a weighted sum of the table's
+// rows. A head whose logits have other readers stays unsharded.
 // CHECK: train.step evaluate
 // CHECK: model.head_part {{.*}} -> tensor<4x8x4xf32>
 // CHECK: model.head_merge {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
 // CHECK: model.head_loss {{.*}}columns
 
-// A table that must stay whole is gathered, by its rows.
+// A table that must be complete is gathered by its rows.
 // REST: model.parameter @words {{.*}}piece = 64128
 // REST: model.parameter @own {{.*}}piece = 64064
 // REST: train.step evaluate
 // REST: model.gather_weight @own
 // REST-NEXT: model.head_loss
 
-// A table of which kernels read only single rows is in host memory.
+// A table of which kernels only read single rows is in host memory.
 // HOST: model.parameter @odd : tensor<211x20xf32> {file = "m.safetensors"}
 // HOST: model.weight_piece @words
 // HOST: model.weight @odd
 
-// The rows of 64 ranks together are larger than the weight they would be
-// multiplied with.
+// With 64 ranks, gathering the rows of all ranks would transfer more bytes than
+// the weight has.
 // MANY-NOT: model.head_part
 // EVERY: model.head_part
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Refusals of specialize-shapes.
+// Errors of specialize-shapes.
 
 // RUN: not qlora-opt %s --specialize-shapes="batch=1 lengths=8 compute-type=float16" 2>&1 | FileCheck %s --check-prefix=TYPE
 // RUN: not qlora-opt %s --specialize-shapes="batch=0 lengths=8" 2>&1 | FileCheck %s --check-prefix=BATCH

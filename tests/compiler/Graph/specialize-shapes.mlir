@@ -17,7 +17,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // Weights keep their type, and so does the loss.
 // CHECK: %[[E:.*]] = model.weight @embed : tensor<96x32xf16>
 // CHECK: %[[X:.*]] = model.embedding %[[IDS]], %[[E]] : {{.*}} -> tensor<2x16x32xbf16>
-// Exponentials of the log-sum-exp need all its digits: it stays f32.
+// The log-sum-exp stays f32, because its exponential needs all digits.
 // CHECK: model.attention {{.*}} -> (tensor<2x16x32xbf16>, tensor<2x4x16xf32>)
 // CHECK: model.rows({{.*}} : (tensor<2x16x32xbf16>) -> tensor<2x16x32xbf16>
 // CHECK-NEXT: ^bb0(%{{.*}}: tensor<8xf32>):
@@ -26,7 +26,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // CHECK-LABEL: func.func @forward_2x32(
 // CHECK: model.embedding {{.*}} -> tensor<2x32x32xbf16>
 
-// The function without sizes is removed.
+// The function with dynamic shapes is removed.
 // CHECK-NOT: func.func
 
 // F32-LABEL: func.func @forward_1x8(
@@ -37,7 +37,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // BUCKETS: func.func @forward_1x32(
 // BUCKETS: model.embedding {{.*}} -> tensor<1x32x32xf32>
 
-// A bucket that equals a length is not made twice.
+// A bucket that equals a length gets no second function.
 // ONE: func.func @forward_1x16(
 // ONE: func.func @forward_1x8(
 // ONE-NOT: func.func

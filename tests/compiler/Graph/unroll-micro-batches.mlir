@@ -31,7 +31,7 @@
 // CHECK: %[[D2:.*]] = model.receive from 1
 // CHECK: train.linear_weight_grad %[[D2]]
 // CHECK: train.accumulate @a
-// The runtime reads values of all rows.
+// Values that the runtime reads contain the rows of all chunks.
 // CHECK: %[[ALL:.*]] = model.concat %[[S0]]#2, %{{.*}}, %{{.*}} {rows} : (tensor<2x4xi32>, tensor<2x4xi32>, tensor<2x4xi32>) -> tensor<6x4xi32>
 // CHECK: train.result "correct", %[[ALL]]
 
@@ -42,12 +42,13 @@
 // GPIPE: model.send {{.*}} to 1
 // GPIPE: model.receive from 1
 
-// Sequences of pairs are in two runs: chunk 0 has the first of each.
+// The first and second sequences of pairs are two separate ranges of rows:
+// chunk 0 has the first row of each.
 // PAIRS: %[[I:.*]]:4 = model.split %{{.*}} {rows} : (tensor<4x4xi32>) -> (tensor<1x4xi32>, tensor<1x4xi32>, tensor<1x4xi32>, tensor<1x4xi32>)
 // PAIRS: %[[IDS:.*]] = model.concat %[[I]]#0, %[[I]]#2 {rows}
 // PAIRS: model.embedding %[[IDS]]
 
-// An evaluation has sums over chunks too.
+// An evaluation also sums over chunks.
 // CHECK: train.step evaluate batch 6
 // CHECK: %[[L0:.*]], %{{.*}}, %{{.*}} = model.head_loss
 // CHECK: %[[L1:.*]], %{{.*}}, %{{.*}} = model.head_loss
@@ -56,7 +57,7 @@
 // CHECK: %[[TOTAL:.*]] = model.rows(%[[SUM]], %[[L2]])
 // CHECK: train.result "loss_sum", %[[TOTAL]]
 
-// Random numbers are numbered by the rows of the micro-batch.
+// Random numbers depend on the row's index in the micro-batch.
 // CHECK: train.step accumulate batch 6 length 2
 // CHECK: model.row_random {id = 7 : i64, run_rows = 4 : i64, runs = 3 : i64}
 // CHECK: model.row_random {id = 7 : i64, run = 1 : i64, run_rows = 4 : i64, runs = 3 : i64}

@@ -1,4 +1,4 @@
-// One decoder layer: what the pass tests start from.
+// One decoder layer: the input of the pass tests.
 
 module attributes {model.folder = "/models/tiny"} {
 model.parameter @embed : tensor<128x64xbf16> {file = "model.safetensors"}

@@ -1,5 +1,5 @@
-// One decoder layer of Llama 3 8B with embedding and head, in the shapes of
-// that model: what the CUDA text tests start from. No test reads its weights.
+// One decoder layer of Llama 3 8B with embedding and LM head, in the shapes of
+// that model: the input of tests of CUDA text. No test reads its weights.
 
 module attributes {model.folder = "/models/llama"} {
 model.parameter @embed : tensor<128256x4096xbf16> {file = "model.safetensors"}

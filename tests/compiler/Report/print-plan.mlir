@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The plan of a whole module, with each pass's decisions: collected for all
-// steps, and for the module itself. Without the step passes there are no
+// The plan of a complete module with the decisions of each pass, collected for
+// all steps and for the module itself. Without the step passes there are no
 // decisions about steps.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --print-plan -o /dev/null | FileCheck %s

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Launches that only prepare a frozen weight run on the copy queue, if the
-// target runs it concurrently with the compute queue, ahead of their first
-// consumer.
+// Launches that only prepare a frozen weight run on the copy queue, ahead of
+// their first consumer, if the target runs that queue concurrently with the
+// compute queue.
 
 // RUN: qlora-opt %s --split-input-file --assign-queues="target=cuda" | FileCheck %s
 // RUN: qlora-opt %s --split-input-file --assign-queues=target=cuda --remark-policy=all --remarks-filter=assign-queues -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
@@ -14,8 +14,9 @@
 
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 3 launches ahead, 5 events
 
-// The first launch needs memory without an earlier user. Each later one starts
-// when the reader of the previous one may, so both run concurrently.
+// The first launch needs memory without an earlier user. Each later launch may
+// start together with the reader of the previous result, so both run
+// concurrently.
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @decode{{.*}}label "w0" {{.*}}on copy
 // CHECK-NEXT: program.record 0 on copy
@@ -34,7 +35,7 @@
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y1"
 // CHECK-NEXT: program.wait 4 on compute
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y2"
-// The weights are ready: the backward's read waits for nothing.
+// The weights were prepared earlier, so the backward's read waits for nothing.
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y3"
 // CHECK-NEXT: {{^ *}$}}
 module {
@@ -64,11 +65,11 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Late, to free memory: the GEMM right before is enough to hide the decode of
-// %w1, so the earlier GEMM runs without it. The operand decides, not the
-// kernel's name. A copy of frozen rows into both halves of one buffer is such a
-// launch (both halves go together). A copy of an activation is not, nor is one
-// into a buffer that was in use before.
+// Launches start late, to free memory. The GEMM right before the reader of %w1
+// is long enough to hide the decode, so the decode starts after the earlier
+// GEMM. The operands decide, not the kernel's name: a copy of frozen rows into
+// both halves of one buffer is also moved (both halves together). A copy of an
+// activation is not, nor is a copy into a buffer that was in use before.
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 2 launches ahead, 2 events
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @matmul{{.*}}label "y0"

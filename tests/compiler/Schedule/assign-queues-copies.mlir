@@ -5,9 +5,9 @@
 // RUN: qlora-opt %s --assign-queues=target=cuda | FileCheck %s
 
 // After the second copy the compute queue waits for the first, which frees the
-// memory of %a. A copy back waits for earlier commands. The compute queue waits
-// there for all copies to the host, and for the copy back only where it is
-// read.
+// memory of %a. A copy back waits for earlier commands. At the copy back, the
+// compute queue waits for all copies to the host; it waits for the copy back
+// only before the first reader.
 // CHECK: program.fill %[[A:.*]]
 // CHECK-NEXT: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights whose shards come from the host memory of two ranks are decoded
-// ahead, once the ranks have gathered them.
+// If shards of weights come from the host memory of two ranks, the weights are
+// decoded ahead, after the ranks gather them.
 
 // RUN: qlora-opt %s --assign-queues=target=cuda | FileCheck %s
 // RUN: qlora-opt %s --assign-queues=target=cuda --remark-policy=all --remarks-filter=assign-queues -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Bytes decide which command waits for which, whichever buffers name them.
+// Overlapping bytes decide which command waits for which, even if the buffers
+// have different names.
 
 // RUN: qlora-opt %s --assign-queues | FileCheck %s
 
-// part is a range of the all-reduce's operand: it is read when that has
-// finished. other is not, and is read concurrently.
+// `part` is a range of the all-reduce's operand, so it is read after the
+// all-reduce. `other` is not, and is read concurrently.
 // CHECK: program.entry accumulate_last
 // CHECK: program.collective all_reduce 0
 // CHECK-NEXT: program.record [[#E:]] on communication

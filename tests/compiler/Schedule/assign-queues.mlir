@@ -7,9 +7,9 @@
 // CHECK: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication
 // CHECK-NEXT: program.collective all_reduce 0 %{{.*}}
-// The backward runs concurrently.
+// The backward runs concurrently with the collective.
 // CHECK: program.launch
-// One event is enough for the end: a queue runs in order.
+// One event at the end of the entry suffices, because a queue runs in order.
 // CHECK: program.record [[#E:]] on communication
 // CHECK-NEXT: program.wait [[#E]] on compute
 // CHECK: program.entry evaluate

@@ -3,8 +3,8 @@
 // RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program=offload-states | FileCheck %s --check-prefix=BASE
 // RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program --select-kernels=target=cuda --assign-queues=target=cuda | FileCheck %s --check-prefix=QUEUES
 
-// Kernels read only single rows of @table, so it may live in host memory. @tied
-// is also read as a whole, and @trained is not frozen.
+// Kernels read only single rows of @table, so it may be in host memory. A
+// matmul reads all of @tied, and @trained is not frozen.
 // CHECK-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
 // CHECK-DAG: program.parameter "tied" frozen offset 0 bytes 32768 [32, 256]
 // CHECK-DAG: program.parameter "trained" trainable
@@ -27,7 +27,7 @@
 // BASE: program.copy %[[TO]] from %[[FROM]] on communication
 // BASE: program.launch @matmul(%{{.*}}, %[[TO]] read f32, %{{.*}})
 
-// Only its reader waits for the copy queue.
+// Only the reader of the copy waits for the queue that copies.
 // QUEUES: program.copy %[[TO:.*]] from %{{.*}} on communication
 // QUEUES: program.record [[EVENT:[0-9]+]] on communication
 // QUEUES-NEXT: program.wait [[EVENT]] on compute

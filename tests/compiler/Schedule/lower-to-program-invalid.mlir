@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Requirements of lowering on earlier passes.
+// Errors if earlier passes did not establish what lower-to-program requires.
 
 // RUN: qlora-opt %s --split-input-file --lower-to-program --verify-diagnostics
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// The purpose of a buffer, as the report prints it.
+// Marks of a buffer's purpose, which the report prints.
 
 // RUN: qlora-opt %s --fuse-rows="fuse=false" --bucket-gradients --lower-to-program | FileCheck %s
 
-// x dies in the forward, but y takes its place, and the backward reads y and a
-// range of w. z dies, and is recomputed; dz belongs to the backward.
+// x is dead after the forward, but y takes its memory, and the backward reads y
+// and a range of w. z is dead and is recomputed; dz belongs to the backward.
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation

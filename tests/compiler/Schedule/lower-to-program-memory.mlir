@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of a value: nothing that is read, stored or returned is lost, and
-// nothing that is read later is overwritten.
+// The memory of values: no value that is read, stored or returned is lost, and
+// no value that is read later is overwritten.
 
 // RUN: split-file %s %t
 // RUN: qlora-opt %t/twice.mlir --lower-to-program | FileCheck %s --check-prefix=TWICE
@@ -13,7 +13,8 @@
 // RUN: qlora-opt %t/dense.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=DENSE
 
 //--- twice.mlir
-// Both parts are a: the first is written by its producer, the second is copied.
+// Both operands of the concat are a: its producer writes the first range, a
+// copy writes the second.
 // TWICE: program.entry accumulate
 // TWICE-DAG: %[[C:.*]] = program.buffer activation bytes 128
 // TWICE-DAG: %[[FIRST:.*]] = program.view %[[C]] offset 0 bytes 112
@@ -32,8 +33,9 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- forward.mlir
-// In the forward activations are copied into one buffer, as rematerialize
-// counts them (rematerialize-memory.mlir): each can be dropped separately.
+// In the forward, a concat copies activations into one buffer, so that each can
+// be freed separately. rematerialize counts them in this way
+// (rematerialize-memory.mlir).
 // FORWARD: program.entry evaluate
 // FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
 // FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
@@ -52,7 +54,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- results.mlir
-// A part of a value, an argument, and one value under two names.
+// Results may be a range of a value, an argument, or one value under two names.
 // RESULTS: program.entry evaluate
 // RESULTS-DAG: %[[IDS:.*]] = program.buffer input offset 0 bytes 16
 // RESULTS-DAG: %[[LOSS:.*]] = program.buffer result offset 0 bytes 4
@@ -81,7 +83,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- overwrite.mlir
-// a is a result, so that b adds to a copy of it.
+// a is a result, so b adds to a copy of a.
 // OVERWRITE: program.entry evaluate
 // OVERWRITE: %[[NORM:.*]] = program.buffer result offset 128 bytes 4
 // OVERWRITE: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[NORM]] write {{[a-z0-9]+}})
@@ -104,8 +106,8 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- stored.mlir
-// One value in two flat arenas: its producer writes one, a copy writes the
-// other.
+// One value is stored to two flat arenas: its producer writes one, a copy
+// writes the second.
 // STORED: program.entry update
 // STORED: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // STORED: program.launch @add(%[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}})
@@ -122,7 +124,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 }
 
 //--- later.mlir
-// p is read once more after q is computed from it: q is copied to its arena
+// p is read once more after q is computed from p, so q is copied to its arena
 // when it is stored.
 // LATER: program.entry update
 // LATER: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
@@ -141,7 +143,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 }
 
 //--- dense.mlir
-// A kernel without a row stride gets contiguous rows.
+// A kernel without a row stride needs contiguous rows, so the range is copied.
 // DENSE: program.entry evaluate
 // DENSE: %[[COPY:.*]] = program.buffer activation bytes 64
 // DENSE: %[[PART:.*]] = program.view %{{.*}} offset 16 bytes 112

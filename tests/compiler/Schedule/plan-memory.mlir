@@ -30,7 +30,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// On the host the same: %h1 is read before %h2 is written.
+// The same holds for the saved arena in host memory: %h1 is read before %h2 is
+// written.
 module {
 // CHECK: program.arena saved bytes 128 alignment 64
 program.arena saved bytes 0 alignment 64
@@ -53,7 +54,7 @@ program.entry evaluate batch 1 length 8 {
 // -----
 
 // Offsets are multiples of 64: 100 bytes take 128, so 128 + 8 = 136 bytes. A
-// view keeps the whole buffer alive. Workspace is planned on its own.
+// view keeps its complete buffer alive. Workspace is planned separately.
 module {
 // CHECK: program.arena frozen bytes 4096 alignment 64
 program.arena frozen bytes 4096 alignment 64
@@ -80,8 +81,9 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Workspaces on CUDA start at multiples of 256, as their arena says: with
-// another one, 320 bytes take 512. Activations need not.
+// Workspaces on CUDA start at multiples of 256, the alignment of their arena,
+// so one of 320 bytes takes 512 if another follows. Activations have an
+// alignment of 64.
 module {
 program.arena activation bytes 0 alignment 64
 // CHECK: program.arena workspace bytes 832 alignment 256
@@ -102,8 +104,9 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Entries do not run at the same time: the arena holds the larger. The report
-// has every arena, and for each entry what is saved and its largest buffers.
+// Entries do not run concurrently, so the arena has the size of the larger one.
+// The report has every arena, and for each entry the saved bytes and its
+// largest buffers.
 // PLAN: {"arenas":{"activation":256,"workspace":0},"entries":
 // PLAN-SAME: {"activation_bytes":256,"activation_live_bytes":256,"batch":1,"kind":"accumulate","largest":[{"bytes":192,"of":"hidden","saved":false},{"bytes":64,"of":"attention","saved":true}],"length":8,"peak":{"forward":192,"saved":64},"saved_bytes":64,"workspace_bytes":0}
 // PLAN-SAME: {"activation_bytes":128,{{.*}}"kind":"evaluate"
@@ -126,10 +129,10 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Two queues. %n is written on queue 2 from after the first launch until
-// command 5 waits for it, and read by the last command. So it may share memory
-// with %a, as that event allows. It may not with %b, which is in use at the
-// same time, although %b ends earlier in the order of the table.
+// %n is written on queue 2, between the first launch and command 5, which waits
+// for queue 2; the last command reads %n. %n may share memory with %a, because
+// of the event after the first launch. It may not share with %b, which is in
+// use at the same time, although %b ends earlier in the order of the table.
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
@@ -154,7 +157,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Without the events %n may be written at any time, so it shares no memory with
+// Without the events, %n may be written at any time. It shares no memory with
 // %a or %b, which still share theirs.
 module {
 program.arena activation bytes 0 alignment 64

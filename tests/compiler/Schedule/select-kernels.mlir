@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The first row that accepts, with its maximum workspace; every refusal has a
-// reason.
+// Chooses the first implementation that accepts the request, with its maximum
+// workspace. Every rejection has a reason.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
@@ -50,40 +50,41 @@ program.entry evaluate batch 1 length 4 {
   %a = program.buffer activation bytes 128 : f32
   %b = program.buffer activation bytes 128 : f32
   %c = program.buffer activation bytes 64 : f32
-  // 4x8 . 8x4: operands m n k lda ldb ldc ta tb alpha beta. The workspace takes
-  // the place of the operand that was absent.
+  // 4x8 . 8x4: the constants are m n k lda ldb ldc ta tb alpha beta. The
+  // workspace takes the position of the operand that was absent.
   // SMALL: program.launch @matmul.onednn(%{{.*}} read f32, %{{.*}} read f32, %{{.*}} write f32, %{{.*}} write u8) constants
   program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y"
   // SMALL: program.launch @accumulate.cpu(
   program.launch @accumulate(%a read f32, %b read_write f32) constants [4, 8, 8, 8] rows 0 label "sum"
-  // One head of 8 in bf16: cuDNN's row, with its workspace.
+  // One head of 8 in bf16: cuDNN, with its workspace.
   // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096
   // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]] {{[a-z_]+ [a-z0-9]+}})
   program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "narrow"
   // In f32, the project's own kernel.
   // CUDNN: program.launch @attention.cuda(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
   program.launch @attention(%a read f32, %a read f32, %a read f32, %b write f32, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "wide"
-  // The same for a length that cuDNN does not get.
+  // The project's own kernel also handles lengths that cuDNN does not accept.
   // CUDNN: program.launch @attention.cuda(
   program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "short"
-  // cuDNN's gradient has the scores in the workspace, for enough key heads at a
-  // time to fill a GPU (here all 4 of 2 sequences), or for one.
+  // cuDNN's gradient stores the scores in the workspace. It does so for enough
+  // key heads at a time to fill a GPU (here all 4 of 2 sequences), or for one
+  // key head if workspaces must be small.
   // TUNED: program.launch @attention_grad.cudnn({{.*}}, 4]
   // ROOMLESS: program.launch @attention_grad.cudnn({{.*}}, 1]
   program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 0, 16] rows 0 label "gradient"
-  // If workspaces must be small, even one head's scores are too large: 8192^2
-  // of 2 bytes, sums of dK and dV, delta, and 128 KiB.
+  // With small workspaces, even one head's scores are too large: 8192^2
+  // elements of 2 bytes, sums of dK and dV, delta, and 128 KiB.
   // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
   // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: needs a workspace of 134643712 bytes, but workspaces must be small
   program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 16] rows 0 label "long gradient"
-  // A generated kernel has no choice.
+  // A generated kernel has only one implementation.
   // SMALL: program.launch @generated(
   program.launch @generated(%a write f32) constants [] rows 4 label "generated"
 }
 
-// If its workspace need not be small, CUDA's LM head chooses the rows of a
-// chunk: 256 (128 MiB of logits are less than that), or up to 1,024.
+// If its workspace need not be small, CUDA's LM head chooses a chunk size: 256
+// rows (their logits need more than 128 MiB), or up to 1,024.
 // TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 256, 1, 0]
 // LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 300, 1, 0]
 // ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 64, 1, 0]
@@ -99,6 +100,6 @@ program.entry evaluate batch 1 length 300 {
   program.launch @head_loss(%hidden read f32, %w read f32, %targets read i32, %loss write f32, %count write f32, %correct write i32) absent [6, 7, 8] constants [300, 8, 200000, 8, 0, 64, 1, 0] rows 0 label "head"
 }
 
-// Operands that the chosen rows replace are removed.
+// Kernel declarations that the chosen implementations replace are removed.
 // SMALL-NOT: program.kernel @matmul attributes
 // SMALL: program.kernel @matmul.onednn attributes {implementation = "onednn", op = "matmul"}

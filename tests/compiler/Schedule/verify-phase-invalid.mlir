@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The invariants of the phases before program, and an unknown phase.
+// Violated invariants of the phases before `program`, and an unknown phase.
 
 // RUN: split-file %s %t
 // RUN: not qlora-opt %t/dynamic.mlir --verify-phase=phase=adapt 2>&1 | FileCheck %s --check-prefix=DYNAMIC

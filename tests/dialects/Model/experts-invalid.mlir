@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The constraints of the ops of experts, by their labels.
+// Constraints of the ops of MoE experts, in the order of their labels.
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
 func.func @route_c1(%l: tensor<2x3x4xf32>) {

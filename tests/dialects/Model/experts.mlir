@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The ops of experts, both layouts of W and both ways that groups share it.
+// Ops of MoE experts, with both layouts of W and both ways in which groups
+// share W.
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 
 // CHECK-LABEL: func.func @experts
@@ -15,7 +16,7 @@ func.func @experts(%x: tensor<2x3x8xf32>, %r: tensor<4x8xf32>, %u: tensor<24x8xb
   // Four matrices of 6x8.
   // CHECK: model.grouped_linear %{{.*}}, %{{.*}}, %[[OFFSETS]] {module = "e.u"} :
   %h = model.grouped_linear %g, %u, %offsets {module = "e.u"} : (tensor<2x3x2x8xf32>, tensor<24x8xbf16>, tensor<5xi32>) -> tensor<2x3x2x6xf32>
-  // Four of 8x6, with interleaved columns.
+  // Four matrices of 8x6, with interleaved columns.
   // CHECK: model.grouped_linear %{{.*}} init %{{.*}} {groups_last, scale = 5.000000e-01 : f64} :
   %o = model.grouped_linear %h, %d, %offsets init %g {groups_last, scale = 0.5 : f64} : (tensor<2x3x2x6xf32>, tensor<8x24xf32>, tensor<5xi32>, tensor<2x3x2x8xf32>) -> tensor<2x3x2x8xf32>
   // CHECK: model.grouped_linear %{{.*}} layout in_out :

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every labelled constraint of the model dialect, by its label.
+// Every labelled constraint of the model dialect, in the order of labels.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
@@ -406,7 +406,7 @@ func.func @dpo_loss_c1(%l: tensor<3xf32>) {
 // -----
 
 func.func @kto_loss_c1(%l: tensor<3xf32>) {
-  // Without mismatched answers there are no halves.
+  // Without mismatched answers, the sequences do not come in two halves.
   %0:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
   %1:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64, mismatched} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
@@ -455,7 +455,7 @@ func.func @layer(%a: tensor<2x4x8xf32>) {
 
 // -----
 
-// The attribute of earlier versions instead of `layer`.
+// Earlier versions used the attribute model.block instead of `layer`.
 func.func @mark(%a: tensor<2x4x8xf32>) {
   // expected-error @+1 {{has no attribute 'model.block'}}
   %0 = model.add %a, %a {model.block = 1 : i64} : tensor<2x4x8xf32>

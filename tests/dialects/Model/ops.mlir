@@ -91,7 +91,7 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>, %length
   return
 }
 
-// All kinds of maps, and every op that a row region has of its own.
+// All kinds of maps, and every op that exists only in row regions.
 // CHECK-LABEL: func.func @rows
 func.func @rows(%x: tensor<2x3x8xbf16>, %c: tensor<4xf32>, %s: tensor<2x3xi32>, %g: tensor<2x3x4xf32>, %o: tensor<1xf32>) -> tensor<2x3x8xf32> {
   // 2 * 3 * 8 elements are 12 rows of 4, two for each of 6 tokens.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constraints of row ops, row regions and views, by their labels.
+// Constraints of row ops, row regions and views, in the order of their labels.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
@@ -136,7 +136,7 @@ func.func @rope_c3(%x: tensor<2x4x8xf32>, %c: tensor<2x4x4xf32>) {
 
 // -----
 
-// cos and sin of 3 tokens cannot turn 4.
+// cos and sin have 3 tokens, but x has 4.
 func.func @rope_r1(%x: tensor<2x4x8xf32>, %c: tensor<2x3x4xf32>) {
   // expected-error @+1 {{(R1) operand 1 is 'tensor<2x3x4xf32>', but 16 rows of 4 do not read all of it as #model.map<group, 2>}}
   %0 = model.rope %x, %c, %c : (tensor<2x4x8xf32>, tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x4x8xf32>

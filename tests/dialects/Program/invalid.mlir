@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every labelled constraint of the program dialect, by its label.
+// Every labelled constraint of the program dialect, in the order of labels.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every labelled constraint of the train dialect, by its label.
+// Every labelled constraint of the train dialect, in the order of labels.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
@@ -125,7 +125,7 @@ func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>)
 
 // -----
 
-// AdamW is a row op: its operands hold what their maps read.
+// AdamW is a row op: the shapes of its operands must match their maps.
 func.func @adamw_r1(%x: tensor<2x1024xf32>, %y: tensor<1x1024xf32>, %s: tensor<1xf32>) {
   // expected-error @+1 {{(R1) operand 1 is 'tensor<1x1024xf32>', but 2 rows of 1024 do not read all of it as #model.map<full>}}
   %0, %1, %2 = train.adamw %x, %y, %x, %x, %s : (tensor<2x1024xf32>, tensor<1x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<2x1024xf32>, tensor<2x1024xf32>, tensor<2x1024xf32>)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The gradient of every row op and of every arithmetic op in a row: what is
-// recomputed from the forward row, and what is not read at all.
+// The gradient of every row op and of every arithmetic op in a row: which
+// values are recomputed from the forward row, and which are not read at all.
 
 // RUN: qlora-opt %s --split-input-file --build-train-step | FileCheck %s
 
@@ -51,7 +51,7 @@ func.func @rms_norm(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 
 // -----
 
-// rope: the transpose of a rotation is the rotation back. x itself is not read.
+// rope: the gradient rotates in the opposite direction. It does not read x.
 // CHECK: train.step accumulate
 // CHECK: %[[COS:.*]], %[[SIN:.*]] = model.rope_table
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
@@ -95,7 +95,7 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 // CHECK-NEXT: %[[r:.*]] = arith.subf %[[q]], %[[qs]]
 // CHECK-NEXT: %[[dg:.*]] = arith.addf %[[dg0]], %[[r]]
 // CHECK-NEXT: model.row_yield %[[dg]], %[[du]]
-// x is both operands: its gradient is the sum.
+// x is both operands, so its gradient is a sum.
 // CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {phase = #model.phase<backward>}
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
@@ -136,7 +136,7 @@ func.func @add_bias(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 
 // -----
 
-// dropout: the mask is drawn again from its number; x is not read.
+// dropout: the mask is generated again from its id; x is not read.
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
 // CHECK: model.rows(%[[DY]]) attributes {columns = 4 : i64, label = "dropout_grad", maps = [#model.map<full>], phase = #model.phase<backward>}
@@ -257,8 +257,8 @@ func.func @choice(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>
 
 // -----
 
-// A result that is an operand passes its gradient on; an operand that does not
-// matter gets zero.
+// The gradient of a result that is an operand is passed through unchanged; an
+// operand that no result depends on gets zero.
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
 // CHECK: %[[ZERO:.*]] = model.rows() attributes {columns = 4 : i64, label = "rows_grad", maps = [], phase = #model.phase<backward>}
@@ -280,8 +280,9 @@ func.func @identity(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 
 // -----
 
-// The largest element: equal maxima divide its gradient. An absolute value has
-// the gradient of its sign. Rounding, which has steps, passes nothing on.
+// Maximum of a row: equal maxima divide its gradient. The gradient of an
+// absolute value has the sign of the value. Rounding to integers passes no
+// gradient.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
@@ -322,8 +323,8 @@ func.func @largest(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32
 
 // -----
 
-// The larger of two: all of the gradient goes to the larger, half to each where
-// they are equal. A rounded value passes on its gradient.
+// Maximum of two values: the larger gets the complete gradient; equal values
+// get half each. Rounding to a floating-point type passes the gradient through.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):

@@ -265,8 +265,8 @@ TEST(KernelRun, Dropout) {
     kept += keep;
     EXPECT_NEAR(k[1].at(i), keep ? k[0].at(i) / 0.75 : 0, 1e-6);
   }
-  // Of 315 values, each kept with probability 0.75, 236 are expected to be
-  // kept; the bound is 4 standard deviations of 7.7.
+  // A value is kept with probability 0.75: 236 of 315 are expected, and the
+  // bound is 4 standard deviations of 7.7.
   EXPECT_NEAR(kept, 236, 31);
 }
 

@@ -5,11 +5,11 @@
 
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s
 
-// The trainable arena has @b with 64 rows of 8, of which each rank uses 32, and
-// @a with 8 rows of 64, of which each rank uses 32 columns. The range of @a
-// ends 32 elements early, after its last row; a copy makes it contiguous for a
-// matmul. The reduction is in place, in every micro-batch; gradients are
-// computed in the arena.
+// The trainable arena has @b with 64 rows of 8 (each rank uses 32 rows) and @a
+// with 8 rows of 64 (each rank uses 32 columns). The range of @a ends 32
+// elements early, after its last row; a copy makes it contiguous for a matmul.
+// The reduction is in place, in every micro-batch; gradients are computed in
+// the arena.
 // CHECK: program.entry accumulate batch
 // CHECK: %[[B:.*]] = program.buffer trainable offset 6144 bytes 1024 pieces 2 : f32 {pieces_of = #program<group tp>, step = 1024 : i64}
 // CHECK: program.launch @matmul(%{{.*}} read f32, %[[B]] read f32, %[[Y:.*]] write f32)

@@ -267,7 +267,8 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return uint64_t(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-// Takes two values of one type or of mixed integers, as in CUDA.
+// Like CUDA's overloads, these take two values of one type or of different
+// integer types.
 template <typename T, typename U>
 constexpr auto min(T a, U b) -> decltype(a + b) {
   return a < b ? a : b;

@@ -21,7 +21,8 @@ struct qlora_host_dim {
   unsigned x, y, z;
 };
 
-/// Place of a thread: the driver writes it before the thread continues.
+/// Position of a thread in its launch. The driver writes it before the thread
+/// continues.
 struct qlora_host_place {
   qlora_host_dim thread, block, blockCount, threadCount;
 };
@@ -34,21 +35,23 @@ enum qlora_host_warp_operation {
   QLORA_HOST_SYNC = 2     ///< only the synchronisation
 };
 
-/// Operations of the threads of a block. All threads must reach it.
+/// Operations of the threads of a block, which all threads must reach.
 enum qlora_host_block_operation {
   QLORA_HOST_BARRIER = 0,
   QLORA_HOST_COUNT = 1 ///< number of threads that passed a value other than
                        ///< zero
 };
 
-/// Calls of a running thread. They return in the same thread after others have
-/// run; if its launch has failed, they never return.
+/// Functions of the driver that a running thread calls. They return in the same
+/// thread after other threads have run. If the launch has failed, they never
+/// return.
 struct qlora_host_engine {
   int (*block)(qlora_host_block_operation operation, int predicate, int line);
   uint64_t (*warp)(qlora_host_warp_operation operation, uint32_t mask,
                    uint64_t value, int source, int line);
   void *(*dynamicShared)();
-  /// Stops the kernel with an error: __trap(), a failed assertion.
+  /// Stops the kernel with an error, for example for __trap() or a failed
+  /// assertion.
   void (*fail)(const char *what, int line);
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // The instructions in runtime/Kernels/Cuda/Device/TensorCore.cuh, for the host.
-// Lanes exchange their operands, and synchronise once per instruction. A matmul
-// adds in the order of its depth, in f32. A copy is done when its thread waits
+// Lanes exchange their operands and synchronise once per instruction. A matmul
+// adds in the order of its depth, in f32. A copy happens when its thread waits
 // for it; until then its target holds NaN. This exposes a missing wait, and a
-// copy to memory that others still read.
+// copy to memory that other threads still read.
 
 #ifndef QLORA_TESTS_CUDA_HOSTTENSORCORE_H
 #define QLORA_TESTS_CUDA_HOSTTENSORCORE_H
@@ -19,9 +19,9 @@ inline unsigned qlora_host_thread() {
   return at.x + size.x * (at.y + size.y * at.z);
 }
 
-/// Returns the values of the warp's lanes, by lane. Valid until the lane's next
-/// call but one for the same type, so that no lane overwrites what others still
-/// read.
+/// Returns the values of all lanes of the warp, indexed by lane. The result is
+/// valid until the lane's second next call for the same type, so that no lane
+/// overwrites what others still read.
 template <typename T> const T *qlora_host_exchange(const T &mine, int line) {
   static T values[2][kQloraHostMaxThreads];
   static bool sides[kQloraHostMaxThreads];
@@ -93,7 +93,7 @@ inline qlora_host_copies &qlora_host_own_copies() {
   return ofThreads[qlora_host_thread()];
 }
 
-/// Starts to copy `bytes` of 16; fills the rest with zeros.
+/// Starts to copy `bytes` of 16 bytes and fills the rest with zeros.
 inline void qlora_host_copy(uintptr_t to, const void *from, unsigned bytes,
                             int line = __builtin_LINE()) {
   qlora_host_copies &own = qlora_host_own_copies();

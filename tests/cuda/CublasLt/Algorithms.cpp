@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The algorithms that exist, and the attributes that each reports.
+// The algorithms of the cuBLASLt look-alike, and the attributes that each of
+// them reports.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 
@@ -19,7 +20,8 @@ namespace platform {
 static constexpr uint64_t kMark = 0x716c6f7261000000u;
 static constexpr uint32_t kAlignedId = 21, kAnyId = 10, kOpaqueId = 66;
 static constexpr uint32_t kMostSplits = 3;
-/// Bytes of the counters of a split whose partial sums are added in place.
+/// Workspace bytes for the counters of a split of k whose partial sums are
+/// added in place.
 static constexpr uint64_t kCounterBytes = 64;
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -125,7 +127,8 @@ uint64_t workspaceOf(const Algorithm &of, const Product &product) {
   return 0;
 }
 
-/// Returns the algorithm's time in percent of the time at a common rate.
+/// Returns the algorithm's simulated time, in percent of the time at a common
+/// rate.
 static uint64_t percentOf(const Algorithm &of, uint64_t hash) {
   if (of.reduction == kCublasReductionInPlace ||
       of.kernel >= kUnsupportedKernel)
@@ -194,7 +197,7 @@ std::vector<Algorithm> algorithmsFor(const Product &product) {
 using namespace platform;
 
 namespace {
-/// Place of an attribute in Algorithm.
+/// Offset and size in bytes of an attribute in Algorithm.
 struct Place {
   size_t offset, bytes;
 };

@@ -29,8 +29,8 @@
 
 namespace qlora::platform {
 
-/// Contents of cublasLtMatmulAlgo_t. The attributes are where version 13.1 has
-/// them: in half of the bytes.
+/// Contents of cublasLtMatmulAlgo_t. As in version 13.1, the attributes are in
+/// the first half of the bytes.
 struct Algorithm {
   uint32_t id = 0, tile = 0, stages = 0, split = 1;
   uint32_t reduction = kCublasReductionNone, swizzle = 0, custom = 0;
@@ -54,10 +54,11 @@ uint64_t hashOf(const Product &product);
 uint64_t hashOf(const Algorithm &algorithm);
 /// Packs the base-2 logarithms of four alignments, a byte each.
 uint64_t packAlignments(const uint32_t (&alignments)[4]);
-/// Returns the bytes that every operand of the algorithm must be aligned to.
+/// Returns the alignment in bytes that every operand of the algorithm must
+/// have.
 uint32_t alignmentOf(const Algorithm &algorithm, int type);
 
-/// Returns why the algorithm does not fit the matmul, or an empty text.
+/// Returns why the algorithm does not fit the matmul; empty if it does.
 std::string refusalOf(const Algorithm &algorithm, const Product &product);
 uint64_t workspaceOf(const Algorithm &algorithm, const Product &product);
 std::chrono::nanoseconds timeOf(const Algorithm &algorithm,

@@ -27,8 +27,8 @@ namespace qlora {
 
 using namespace platform;
 
-/// Returns the matmul of these layouts; nothing, after an explanation, if they
-/// do not fit.
+/// Returns the matmul with these layouts. If they do not fit, explains why on
+/// stderr and returns nothing.
 static std::optional<Product>
 makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
             cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -130,7 +130,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(
   return kBlasSuccess;
 }
 
-/// Returns what is wrong with a matrix in memory, or an empty text.
+/// Returns what is wrong with a matrix in memory; empty if nothing is.
 static std::string checkMatrix(const char *name, const void *data,
                                const cublasLtMatrixLayoutOpaque &layout,
                                uint64_t alignment, int device) {
@@ -184,9 +184,9 @@ static std::string checkOperands(const Product &product, const Operands &of,
   return wrong.empty() ? "" : "the workspace: " + wrong;
 }
 
-/// Returns the ranges of k that are summed separately. Each split takes one or
-/// two steps, depending on the tile; a kernel of id 66 takes more. "In place"
-/// adds the ranges in any order.
+/// Returns the ranges of k that are summed separately. Each range of a split
+/// takes one or two steps, depending on the tile; a kernel of id 66 takes more
+/// steps. With the scheme "in place", the ranges are added in any order.
 static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   const int64_t steps =
       of.kernel ? int64_t(of.kernel) + 3 : of.split * (of.tile % 2 + 1);
@@ -201,7 +201,8 @@ static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   return parts;
 }
 
-/// Runs when the stream reaches the call; returns a CUresult.
+/// Checks the operands and computes the matmul, when the stream reaches the
+/// call. Returns a CUresult.
 static int runProduct(const Product &product, const Algorithm &algorithm,
                       const Operands &of, int device) {
   const std::string wrong = checkOperands(product, of, device);
@@ -219,13 +220,13 @@ static int runProduct(const Product &product, const Algorithm &algorithm,
   return 0;
 }
 
-/// Returns the algorithm that a call names, with the alignments that it needs;
+/// Returns the algorithm that a call names, with its required alignments;
 /// nothing if the call must not use it for this matmul.
 static std::optional<Algorithm>
 algorithmFor(const cublasLtContext &handle, const Product &product,
              const cublasLtMatmulAlgo_t *bytes, std::string &unusable) {
   if (!bytes) {
-    // The best algorithm that needs no workspace.
+    // If the call names none, use the best algorithm that needs no workspace.
     for (Algorithm &algorithm : algorithmsFor(product))
       if (workspaceOf(algorithm, product) == 0 && algorithm.kernel == 0) {
         algorithm.alignments = packAlignments({16, 16, 16, 16});
@@ -287,7 +288,7 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   if (!mayUse(stream, fmt::format("algorithm {:x} for matmul {:x} on GPU {}",
                                   hashOf(*chosen), hashOf(*product), device)))
     return kBlasExecutionFailed;
-  // Frees memory, which spoils a capture.
+  // Freeing memory makes a capture invalid.
   if (chosen->kernel == kUncapturedKernel && cuMemFree_v2(0))
     return kBlasExecutionFailed;
   const int code = enqueueLibraryWork(stream, kSymbol, [=] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic, with oneDNN's float32 GEMM; bf16 is widened before.
+// Computes the matmuls with oneDNN's float32 GEMM. bf16 operands are first
+// converted to float32.
 
 #include "tests/cuda/CublasLt/Objects.h"
 
@@ -61,8 +62,8 @@ static void roundTo(int type, std::vector<float> &numbers) {
 }
 
 namespace {
-/// Runs a small matmul on one thread. Waking others takes longer than the
-/// matmul, and far longer if the CPUs are busy.
+/// Limits OpenMP to one thread during a small matmul. Waking other threads
+/// takes longer than the matmul, and far longer if the CPUs are busy.
 class FewThreads {
 public:
   explicit FewThreads(const Product &product) : before(omp_get_max_threads()) {
@@ -77,8 +78,8 @@ private:
 };
 } // namespace
 
-/// Returns the elements from depth `k` on, of a matrix whose columns run along
-/// the depth or across it.
+/// Returns the elements of the matrix from depth `k` on. The columns of the
+/// matrix run along the depth, or across it.
 static const float *from(const std::vector<float> &dense, uint64_t rows,
                          bool isAcross, int64_t k) {
   return dense.data() + (isAcross ? uint64_t(k) * rows : uint64_t(k));
@@ -100,7 +101,7 @@ void multiply(const Product &product, std::span<const Part> parts, float alpha,
   std::vector<float> partial(sum.size());
   const FewThreads threads(product);
   for (const Part &part : parts) {
-    // Row-major for oneDNN: its C is our transposed D, op(B)^T op(A)^T.
+    // oneDNN is row-major: its C is our D transposed, op(B)^T op(A)^T.
     dnnl_sgemm(isBT ? 'T' : 'N', isAT ? 'T' : 'N', product.n, product.m,
                part.end - part.begin, alpha,
                from(wideB, product.b.rows, isBT, part.begin),

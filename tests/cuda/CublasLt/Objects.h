@@ -21,7 +21,7 @@ extern "C" {
 
 struct cublasLtContext {
   int device;
-  std::set<uint64_t> known; ///< hashes of algorithms that it found or checked
+  std::set<uint64_t> known; ///< hashes of algorithms found or checked
 };
 
 struct cublasLtMatmulDescOpaque {
@@ -61,24 +61,24 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
 };
 
-/// A range of the depth k, and whether its sum is rounded to D's type.
+/// A range of the depth k, and whether its partial sum is rounded to D's type.
 struct Part {
   int64_t begin, end;
   bool isRounded;
 };
 
-/// Computes in float32. A, B and C are read as they are stored, the ranges'
-/// partial sums are added in the order of `parts`, and the sum is rounded once
-/// to D's type.
+/// Computes a matmul in float32. A, B and C have the types and layouts of
+/// `product`. The partial sums of the ranges are added in the order of `parts`,
+/// and the sum is rounded once to D's type.
 void multiply(const Product &product, std::span<const Part> parts, float alpha,
               const void *a, const void *b, float beta, const void *c,
               void *d);
 
-/// Explains on stderr and returns `status`.
+/// Explains the error on stderr and returns `status`.
 cublasStatus_t refuse(const char *symbol, cublasStatus_t status,
                       std::string_view why);
 
-/// Returns the bytes from the first to the last element.
+/// Returns the bytes from the matrix's first element to the end of its last.
 uint64_t bytesOf(const cublasLtMatrixLayoutOpaque &layout);
 
 } // namespace platform

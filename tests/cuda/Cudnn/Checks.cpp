@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Conditions for finalising a descriptor: types, ranks, matching shapes, and
-// graphs in which each tensor has one writer, before its readers.
+// Checks when a descriptor is finalised: types, ranks, matching shapes, and
+// graphs in which each tensor has one writer, which precedes its readers.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -180,7 +180,7 @@ static Refusal checkMatmul(const Descriptor &operation) {
     if (a.type != cudnn_data::kFloat || b.type != cudnn_data::kBFloat16)
       return {kDnnNotSupported, fmt::format("a product of types {} and {}",
                                             a.type, b.type)};
-  // Each head of B serves a group of A's heads.
+  // Each head of B is used by a group of A's heads.
   if (a.dimensions[0] != b.dimensions[0] ||
       a.dimensions[1] % b.dimensions[1] != 0 ||
       a.dimensions[3] != b.dimensions[2])
@@ -253,7 +253,7 @@ static int archOf(const cudnnContext *handle) {
   return settings().gpus[size_t(handle->device)].arch;
 }
 
-/// Returns the handle of a configuration's graph.
+/// Returns the cuDNN handle with which the graph was created.
 static const cudnnContext *handleOf(const Descriptor &graph) {
   return graph.get<const cudnnContext *>(attribute::kGraphHandle);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Handles, and the life of a descriptor: created, given attributes, finalised.
+// Handles, and the lifetime of descriptors: creation, attributes, finalisation.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -272,7 +272,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t handle) {
   return refuse(kSymbol, refusal);
 }
 
-/// Copies the found configurations into those that the caller created.
+/// Copies the configurations that were found into descriptors that the caller
+/// created.
 static Refusal copyResults(const Descriptor &from, int64_t wanted,
                            int64_t *count, void *values) {
   *count = int64_t(from.results.size());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Which engines exist for a graph, modelled on the engines that real cuDNN
-// offered (tests/runtime/CudnnPlan). A backward engine stores the scores'
-// gradient in its workspace if the graph expresses dQ as one matmul. It adds to
-// dQ in any order if the graph names a sum of dQ in memory; the engine with a
-// fixed order must be requested by its number. Segments need sm_90.
+// The engines of a graph, modelled on the engines that real cuDNN offered
+// (tests/runtime/CudnnPlan). A backward engine stores the scores' gradient in
+// its workspace if the graph expresses dQ as one matmul. It adds to dQ in any
+// order if the graph has a sum of dQ in memory; the engine with a fixed order
+// must be requested by its number. Segments need sm_90.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -28,10 +28,10 @@ struct GraphMetadata {
 
   int products = 0;
   bool hasSegments = false;
-  /// The matmul whose result is dQ: it reads the scores' gradient, which is
-  /// also transposed for dK. Only in a backward graph.
+  /// The matmul whose result is dQ, in a backward graph. It reads the scores'
+  /// gradient; the matmul of dK reads the same values transposed.
   const Descriptor *queryGradient = nullptr;
-  /// Bytes in bf16 of the values that are later added up over groups of heads.
+  /// Bytes in bf16 of the values that are summed over groups of heads.
   uint64_t groupBytes = 0;
 
   bool isGradient() const { return products == 5 && queryGradient; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of a graph, operation by operation, in float32 and rounded to
-// the type of each tensor. A tensor is held unsharded, in the order of its
-// dimensions; int32 values are exact up to 2^24.
+// Evaluates a graph, operation by operation, in float32, rounded to the type of
+// each tensor. All values of a tensor are stored contiguously in the order of
+// its dimensions; int32 values are exact up to 2^24.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -38,7 +38,8 @@ public:
 
 private:
   const Numbers &read(const Descriptor *tensor);
-  /// Rounds the result, keeps it, and stores it if the tensor is in memory.
+  /// Rounds the result, remembers it for later operations, and writes it to
+  /// memory if the tensor is not virtual.
   void write(Numbers result);
   void pointwise(const Descriptor &operation);
   void matmul(const Descriptor &operation);
@@ -51,7 +52,8 @@ private:
 };
 } // namespace
 
-/// Calls visit(position, index) for each element, in order.
+/// Calls visit(position, index) for each element, in the order of positions.
+/// `index` has the coordinates.
 template <typename Visit>
 static void forEach(const std::vector<int64_t> &d, const Visit &visit) {
   int64_t position = 0;
@@ -68,8 +70,8 @@ static int64_t offsetOf(const std::vector<int64_t> &strides, const Index &i) {
          strides[3] * i[3];
 }
 
-/// Returns strides of values in the order of the dimensions; 0 for an axis of
-/// size 1.
+/// Returns the strides of contiguous values with these dimensions; 0 for an
+/// axis of size 1.
 static std::vector<int64_t> packed(const std::vector<int64_t> &d) {
   std::vector<int64_t> strides = {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1};
   for (size_t axis = 0; axis < 4; ++axis)
@@ -167,7 +169,7 @@ void Evaluation::pointwise(const Descriptor &operation) {
     });
     return write(std::move(y));
   }
-  // An absent input repeats the first one, and is not used.
+  // The pointer of an absent input is that of the first input, and is not used.
   std::array<const Numbers *, 3> x;
   std::array<std::vector<int64_t>, 3> strides;
   for (size_t k = 0; k < 3; ++k) {
@@ -183,7 +185,8 @@ void Evaluation::pointwise(const Descriptor &operation) {
   write(std::move(y));
 }
 
-/// Computes c := a . b of one head. The depth starts at `first` and wraps.
+/// Computes c := a . b for one head. The sum over the depth starts at index
+/// `first` and wraps around.
 static void multiply(const float *a, const float *b, float *c, int64_t m,
                      int64_t n, int64_t depth, int64_t first) {
   std::fill_n(c, m * n, 0.0f);
@@ -201,13 +204,13 @@ void Evaluation::matmul(const Descriptor &operation) {
   const Numbers &b = read(operation.named(attribute::kMatmulB));
   Numbers c = {TensorView(*operation.named(attribute::kMatmulC)), {}};
   c.values.resize(size_t(c.view.elements()));
-  // Tensor cores take operands of one type.
+  // Tensor cores need operands of one type, so a is rounded to b's type.
   for (float &value : a.values)
     value = rounded(b.view.type, value);
   const int64_t batch = a.dimensions()[0], heads = a.dimensions()[1];
   const int64_t m = a.dimensions()[2], depth = a.dimensions()[3];
   const int64_t n = b.dimensions()[3], headsOfB = b.dimensions()[1];
-  // A sum in memory, to which blocks add in any order.
+  // For a float sum in memory, blocks may add in any order.
   const bool isAnyOrder = !isOrdered && !c.view.isVirtual &&
                           c.view.type == cudnn_data::kFloat;
   for (int64_t i = 0; i < batch * heads; ++i) {
@@ -240,7 +243,7 @@ void Evaluation::reduce(const Descriptor &operation) {
   write(std::move(y));
 }
 
-/// Keeps the values at their places, with other dimensions and strides.
+/// Copies the values to a tensor with other dimensions and strides.
 void Evaluation::reshape(const Descriptor &operation) {
   const Numbers &x = read(operation.named(attribute::kReshapeX));
   Numbers y = {TensorView(*operation.named(attribute::kReshapeY)), {}};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// cudnnBackendExecute. Every operand of the graph has one address, aligned as
-// its descriptor says and inside of one live allocation. Host values are read
-// at once, as a captured graph keeps them. The workspace is filled with NaN
-// when the plan runs, which exposes a concurrent use.
+// cudnnBackendExecute. Every operand of the graph has one address, with the
+// alignment of its descriptor and inside of one live allocation. Host values
+// are read during the call, because a captured graph stores them. The workspace
+// is filled with NaN when the plan runs, which exposes a concurrent use.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -92,7 +92,8 @@ Refusal Execution::bind(const Descriptor &pack) {
 bool Execution::overlap(const TensorView &x, const TensorView &y) const {
   const auto *beginX = static_cast<const char *>(addresses.at(x.id));
   const auto *beginY = static_cast<const char *>(addresses.at(y.id));
-  // Column ranges of one matrix share its rows, and nothing else.
+  // Column ranges of one matrix may have interleaved rows, but must not share
+  // elements.
   const bool isColumns = x.strides == y.strides && x.type == y.type;
   const auto extent = [&](const TensorView &tensor) {
     return isColumns ? uint64_t(tensor.dimensions[1] * tensor.strides[1]) *
@@ -127,7 +128,8 @@ Refusal Execution::check() const {
                        : Refusal{kDnnBadParam, "the workspace: " + wrong};
 }
 
-/// Runs when the stream reaches the call; returns a CUresult.
+/// Checks the operands and runs the plan, when the stream reaches the call.
+/// Returns a CUresult.
 static int run(const Execution &execution) {
   if (const Refusal refusal = execution.check()) {
     explain("cudnnBackendExecute runs: " + refusal.why);
@@ -141,7 +143,7 @@ static int run(const Execution &execution) {
   return 0;
 }
 
-/// Returns a pointer that keeps a live descriptor alive.
+/// Returns an owning pointer to a live descriptor.
 static DescriptorPointer kept(cudnnBackendDescriptor_t handle) {
   return static_cast<Descriptor *>(handle)->shared_from_this();
 }

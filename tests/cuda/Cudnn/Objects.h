@@ -34,14 +34,14 @@ struct cudnnContext {
 namespace platform {
 
 /// An error for cudnnGetLastErrorString and stderr; converts to false if there
-/// is none.
+/// is no error.
 struct Refusal {
   int status = kDnnSuccess;
   std::string why;
   explicit operator bool() const { return status != kDnnSuccess; }
 };
 
-/// Keeps the error for this thread and returns its status.
+/// Stores the error as this thread's last error and returns its status.
 int refuse(const char *symbol, const Refusal &refusal);
 
 struct Descriptor;
@@ -95,12 +95,12 @@ struct TensorView {
   std::vector<int64_t> dimensions, strides;
 
   int64_t elements() const;
-  /// Returns the bytes from the first to the last element.
+  /// Returns the bytes from the tensor's first element to the end of its last.
   uint64_t bytes() const;
 };
 size_t bytesOfType(int type);
 
-/// An operation: its output and its inputs in order.
+/// An operation of a graph: its output, and its inputs in order.
 struct OperationView {
   explicit OperationView(const Descriptor &operation);
   const Descriptor *output = nullptr;
@@ -110,11 +110,12 @@ struct OperationView {
 /// Returns the configurations that heuristics offer for a graph on a GPU.
 std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
                                               int arch);
-/// Returns an error if the GPU has no such engine for the engine's graph.
+/// Returns an error if the GPU does not have the engine for the engine's graph.
 Refusal checkEngine(const Descriptor &engine, int arch);
 /// Returns the workspace bytes of a plan with this configuration.
 uint64_t workspaceOf(const Descriptor &config);
-/// Returns whether blocks of the engine add to a sum in any order.
+/// Returns whether thread blocks of the configuration's engine add to a sum in
+/// any order.
 bool addsInAnyOrder(const Descriptor &config);
 
 /// Addresses of a plan's operands, keyed by tensor id.

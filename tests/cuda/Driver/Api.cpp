@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The common start of every call; error names; version; GPUs and contexts.
+// The common start of every call; names of errors; the version; GPUs and
+// contexts.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -28,7 +29,7 @@ std::recursive_mutex &platformMutex() {
 static std::chrono::steady_clock::time_point calledAt;
 std::chrono::steady_clock::time_point lastCall() { return calledAt; }
 
-/// Returns the mutex of a call, after a possible host delay.
+/// Returns the mutex of a call, after the host delay that a test may request.
 static std::recursive_mutex &mutexOfCall() {
   delayHost();
   return platformMutex();

@@ -18,7 +18,7 @@ namespace qlora {
 extern "C" {
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult Symbol Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
-// Driver functions that the runtime may call later.
+// Driver functions that the runtime does not call yet.
 CUresult cuEventSynchronize(CUevent);
 CUresult cuCtxSynchronize();
 }
@@ -36,10 +36,10 @@ class Call {
 public:
   enum Needs { kNothing, kInit, kContext };
   explicit Call(const char *symbol, Needs needs = kContext);
-  /// Also refuses a call that allocates or waits, during a capture.
+  /// Also rejects a call that allocates or waits during a capture.
   Call &notWhileCapturing();
   CUresult refused() const { return code; }
-  /// Explains on stderr and returns `code`.
+  /// Explains the error on stderr and returns `code`.
   CUresult fail(CUresult code, std::string_view why) const;
 
 private:
@@ -50,7 +50,7 @@ private:
 
 void markInitialized();
 
-/// Held during every call and while operations run.
+/// Locked during every call and while operations run.
 std::recursive_mutex &platformMutex();
 /// Returns when the last call began.
 std::chrono::steady_clock::time_point lastCall();

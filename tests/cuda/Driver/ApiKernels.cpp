@@ -38,7 +38,8 @@ int currentDevice() {
   return currentContext() ? currentContext()->device : -1;
 }
 
-/// Returns the bytes of an ELF file that ends with its section headers, or 0.
+/// Returns the size in bytes of an ELF file that ends with its section headers;
+/// 0 if the image is not such a file.
 static size_t elfBytes(const void *image) {
   Elf64_Ehdr header;
   std::memcpy(&header, image, sizeof(header));
@@ -48,8 +49,9 @@ static size_t elfBytes(const void *image) {
   return header.e_shoff + size_t(header.e_shnum) * header.e_shentsize;
 }
 
-/// Opens an image in memory; returns null if it cannot. The file stays open: no
-/// other image may get its path, since dlopen identifies libraries by path.
+/// Loads an image from memory; returns null on failure. The file stays open,
+/// because dlopen identifies libraries by path and no other image may get the
+/// same path.
 static void *openImage(const void *image, size_t bytes) {
   const int file = memfd_create("cuda-image", MFD_CLOEXEC);
   if (file < 0 || write(file, image, bytes) != ssize_t(bytes))
@@ -75,7 +77,8 @@ static CUresult checkFits(const qlora_host_image &image, int arch) {
 
 using namespace platform;
 
-/// Reads the exported symbols and sets the image's engine.
+/// Finds the exported symbols and sets the image's pointer to the driver's
+/// functions.
 static bool bindImage(CUmod_st &module) {
   auto **engine = static_cast<const qlora_host_engine **>(
       dlsym(module.library, "qlora_host"));
@@ -162,7 +165,8 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   return kSuccess;
 }
 
-/// Returns what is wrong with a launch's geometry, or an empty text.
+/// Returns what is wrong with a launch's grid and block sizes; empty if nothing
+/// is.
 static std::string checkGeometry(const Launch &launch, unsigned maxShared) {
   const uint64_t threads = uint64_t(launch.threads.x) * launch.threads.y *
                            launch.threads.z;
@@ -198,7 +202,7 @@ static std::string checkArguments(const qlora_cuda_args &args, int device) {
   return wrong.empty() ? "" : "the step block: " + wrong;
 }
 
-/// Returns an error for the first allocation with a damaged guard.
+/// Returns an error for the first operand whose allocation has a damaged guard.
 static std::string checkAround(const qlora_cuda_args &args) {
   for (int i = 0; i < QLORA_CUDA_MAX_OPERANDS; ++i) {
     const Allocation *found =
@@ -211,7 +215,7 @@ static std::string checkAround(const qlora_cuda_args &args) {
   return "";
 }
 
-/// Explains why the kernel's memory was wrong, before or after it ran.
+/// Explains a memory error that was found before or after a kernel ran.
 static int failMemory(const char *name, std::string_view wrong) {
   explain(fmt::format("{}: {}", name, wrong));
   return kIllegalAddress;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Device memory, pinned memory and copies. Copies run on their stream, late;
-// both ends must be inside of one live allocation. If the host end is not
-// pinned, the call waits for the stream, as a driver does, and is refused in a
-// capture.
+// Device memory, pinned memory and copies. A copy runs when its stream reaches
+// it; source and target must each be inside of one live allocation. If the host
+// memory is not pinned, the call waits for the stream, as a driver does, and is
+// an error during a capture.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -64,8 +64,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
-/// Counts a hash of the contents of device memory when it is freed, under its
-/// size, so that a test can compare the ranks of a job.
+/// Counts a hash of the contents of device memory when it is freed, with the
+/// size in the counter's name, so that a test can compare the ranks of a job.
 static void countBits(const Allocation &memory) {
   uint32_t hash = 2166136261u; // FNV-1a
   for (size_t i = 0; i < memory.bytes; ++i)
@@ -129,7 +129,7 @@ CUresult cuMemFreeHost(void *address) {
   return release(call, address, true);
 }
 
-/// Enqueues a copy or a fill. `host` is an end in host memory, or null.
+/// Enqueues a copy or a fill. `host` is the host address of a copy, or null.
 static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
                             size_t bytes, const void *host, Work work,
                             const char *what) {
@@ -160,8 +160,8 @@ static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
   return stickyCode();
 }
 
-/// Returns work that checks both ends again when it runs, so that a free in
-/// between is reported.
+/// Returns the work of a copy. It checks source and target again when it runs,
+/// so that memory freed in the meantime is reported.
 static Work copyWork(void *to, const void *from, size_t bytes,
                      const void *device) {
   return [=] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Streams and events, outside of captures and inside (ApiGraphs.cpp).
+// Streams and events, during captures (ApiGraphs.cpp) and otherwise.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -22,7 +22,8 @@ CUstream_st *streamOf(CUstream handle) {
   return isOwn ? handle : nullptr;
 }
 
-/// Orders the default stream with the blocking streams of its context.
+/// Adds the dependencies between the default stream and the blocking streams of
+/// its context.
 static void addDefaultStreamOrder(const CUstream_st &stream,
                                   std::vector<OperationRef> &dependencies) {
   CUstream_st *const ofDefault = stream.context->defaultStream.get();
@@ -64,7 +65,7 @@ int enqueue(CUstream_st &stream, std::string what, Work work, MayRun mayRun) {
 using namespace platform;
 
 static constexpr const char *kNoStream = "no live stream of this context";
-/// Maximum operations per query: a GPU works while its host sleeps.
+/// Maximum operations that run per query: a GPU works while its host sleeps.
 static constexpr uint64_t kMostPerQuery = 64;
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -93,8 +94,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   return kSuccess;
 }
 
-/// Waits on the host. A wait for a stream's newest work leaves the GPU idle: a
-/// synchronisation, which a step must not do.
+/// Waits on the host for an operation. Waiting for a stream's newest operation
+/// leaves the GPU idle afterwards and counts as a synchronisation, which a
+/// training step must not do.
 static CUresult waitFor(const OperationRef &operation, bool isNewest) {
   countEvent("host waits");
   if (isNewest)
@@ -224,7 +226,7 @@ CUresult cuEventQuery(CUevent event) {
     return call.fail(kInvalidHandle, "no live event");
   if (event->capture)
     return call.fail(kCapturedEvent, "the event is of a capture");
-  // Makes progress for a caller that polls.
+  // Runs some operations, so that a caller that polls makes progress.
   const uint64_t most = 1 + nextRandom() % kMostPerQuery;
   for (uint64_t i = 0; i < most && runOne(); ++i) {
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The threads of one block and their scheduling. All state is one object, since
-// one launch runs at a time; engine functions are called on a thread's stack.
+// The threads of one block and their scheduling. The state is one object,
+// because launches run one at a time. Functions of the engine are called on a
+// thread's stack.
 
 #include "tests/cuda/Driver/BlockRunner.h"
 
@@ -18,7 +19,7 @@ namespace qlora::platform {
 
 namespace {
 struct Thread {
-  void *stackPointer = nullptr; ///< null: not started
+  void *stackPointer = nullptr; ///< null if not started
   size_t stack = 0;
   qlora_host_dim at = {};
   uint64_t value = 0;  ///< operand of a warp operation
@@ -32,7 +33,7 @@ struct Warp {
   uint32_t ready = 0;
   uint32_t arrived = 0;
   uint32_t finished = 0;
-  uint32_t mask = 0; ///< of the operation that lanes wait in
+  uint32_t mask = 0; ///< mask of the operation for which lanes wait
   qlora_host_warp_operation operation = QLORA_HOST_SYNC;
   int line = 0;
 };
@@ -45,7 +46,7 @@ public:
                     uint64_t value, int source, int line);
   void *dynamicShared() { return shared.dynamic(); }
   [[noreturn]] void fail(std::string what);
-  /// The body of every stack: runs threads, one after the other.
+  /// The main function of every stack: runs threads, one after the other.
   [[noreturn]] void loop();
 
 private:
@@ -71,7 +72,7 @@ private:
   unsigned finished = 0;
   unsigned count = 0;
   bool isReversed = false;
-  // State of the block's barrier.
+  // State of the barrier of the block.
   unsigned waiting = 0, votes = 0;
   int blockResult = 0, blockLine = 0;
   qlora_host_block_operation blockOperation = QLORA_HOST_BARRIER;
@@ -86,7 +87,8 @@ static unsigned volume(const qlora_host_dim &size) {
   return size.x * size.y * size.z;
 }
 
-/// Returns the next set bit after `from` in running order, with wrap-around.
+/// Returns the next set bit after `from` in the order of execution, with
+/// wrap-around.
 static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   if (isReversed) {
     const uint32_t below = bits & ((1u << from) - 1);
@@ -96,7 +98,8 @@ static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   return unsigned(std::countr_zero(above ? above : bits));
 }
 
-/// Makes a ready thread the current one, preferably from this warp.
+/// Makes a ready thread the current one, preferably from the current thread's
+/// warp.
 bool Runner::pickNext() {
   unsigned number = current / 32;
   if (!warps[number].ready) {
@@ -113,8 +116,8 @@ bool Runner::pickNext() {
   return true;
 }
 
-/// Switches to another thread. The current one is not ready, and continues here
-/// when it is.
+/// Switches to another thread. The current thread is not ready, and continues
+/// here when it is ready again.
 void Runner::leave() {
   Thread &left = thread();
   if (!pickNext()) {

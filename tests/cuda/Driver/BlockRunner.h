@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 
 // Runs a launch: its blocks one after the other, the threads of a block as
-// fibers. A thread runs until it waits for others (a barrier, a shuffle). A
-// kernel whose threads never wait runs as a plain loop on one stack.
+// fibers. A thread runs until it waits for other threads (a barrier, a
+// shuffle). A kernel whose threads never wait runs as a plain loop on one
+// stack.
 //
 // Errors are reported with kernel, block and thread: a barrier that not all
-// threads of the block reach, or reach at different lines; a warp operation
-// with missing lanes; a read from an inactive lane; an access outside of device
-// memory, a misaligned one, an index outside of an array; a stack overflow.
-// Shared memory holds NaN before every block. Half of the blocks, chosen from
-// the seed, run their warps and lanes from the last to the first, which exposes
-// a missing barrier.
+// threads of the block reach, or that they reach at different lines; a warp
+// operation with missing lanes; a read from an inactive lane; an access outside
+// of device memory; a misaligned access; an index outside of an array; a stack
+// overflow. Shared memory holds NaN before every block. Half of the blocks,
+// chosen from the seed, run their warps and lanes from the last to the first,
+// which exposes a missing barrier.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_BLOCKRUNNER_H
 #define QLORA_TESTS_CUDA_DRIVER_BLOCKRUNNER_H
@@ -44,7 +45,7 @@ struct LaunchResult {
   std::string message;
 };
 
-/// Runs one launch at a time, on the calling thread.
+/// Runs a launch on the calling thread. Only one launch may run at a time.
 LaunchResult runBlocks(const Launch &launch);
 
 /// Returns the functions that an image's kernels call, for its `qlora_host`.

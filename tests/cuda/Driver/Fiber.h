@@ -12,11 +12,12 @@
 
 namespace qlora::platform {
 
-/// Saves this stack's pointer in `*from` and continues on the stack `to`.
+/// Saves the current stack's pointer in `*from` and continues on the stack
+/// `to`.
 extern "C" void qlora_platform_switch(void **from, void *to);
 
-/// Stacks with an unreadable page below each, created when first needed and
-/// reused. They live as long as the process.
+/// Stacks with an unreadable page below each. They are created when first
+/// needed, reused, and live as long as the process.
 class FiberStacks {
 public:
   /// Returns the stack pointer to switch to so that `entry` runs. `entry` must
@@ -25,7 +26,7 @@ public:
   /// Returns the index of a free stack.
   size_t take();
   void giveBack(size_t stack) { free.push_back(stack); }
-  /// Takes back all stacks, including those of abandoned threads.
+  /// Marks all stacks as free, including those of abandoned threads.
   void reset();
 
 private:

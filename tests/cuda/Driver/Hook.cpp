@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Capture state for libraries, and GPU progress while the host is busy.
+// Capture state for libraries, and progress of the GPU while the host is busy.
 
 #include "tests/cuda/Driver/Hook.h"
 
@@ -15,9 +15,9 @@
 
 namespace qlora::platform {
 
-/// One call in this many is late.
+/// On average, one call in this many is delayed.
 static constexpr uint64_t kCallsPerDelay = 8;
-/// Maximum operations that the GPU runs meanwhile, or per library query.
+/// Maximum operations that the GPU runs during a delay, or per library query.
 static constexpr uint64_t kMostPerDelay = 64;
 
 bool isCapturing(CUstream stream) {
@@ -49,7 +49,8 @@ bool mayUse(CUstream stream, const std::string &kernel) {
   return true;
 }
 
-/// A separate sequence: the order of work depends on the other seed only.
+/// Returns the next value of the sequence of delays. It is separate from
+/// nextRandom(), so delays do not change the order of work.
 static uint64_t nextDelay() {
   static uint64_t state = settings().delaySeed;
   return mix(state);

@@ -19,10 +19,10 @@ namespace qlora::platform {
 /// it is inside of one live allocation that the GPU can read.
 std::string checkDeviceRange(const void *address, size_t bytes, int device);
 
-/// Puts a library's work on a stream of the current context, or into its
-/// capture; returns a CUresult.
-/// `mayRun` is called repeatedly once it is the work's turn: whether other
-/// processes are ready for it. Empty: it needs none.
+/// Enqueues a library's work on a stream of the current context, or adds it to
+/// the stream's capture; returns a CUresult. When the work is next, `mayRun` is
+/// called repeatedly until it returns that other processes are ready; empty if
+/// no other process takes part.
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});
@@ -37,14 +37,14 @@ int currentDevice();
 /// Returns whether work for that stream goes into a capture.
 bool isCapturing(CUstream stream);
 
-/// Runs a few operations, if they may run: the GPU works while its host polls a
-/// library. Returns whether any is left.
+/// Runs a few operations that are ready: the GPU works while its host polls a
+/// library. Returns whether any operation remains.
 bool goOn();
 
-/// Returns whether `kernel`, a unique name, may be put on the stream now. The
-/// driver and its libraries load a kernel when it is first used, which may wait
-/// for the GPU. In a capture only earlier used kernels may run; a refusal
-/// spoils the capture.
+/// Returns whether `kernel`, a unique name, may be enqueued on the stream now.
+/// The driver and its libraries load a kernel on first use, which may wait for
+/// the GPU. In a capture only kernels used before may run; a rejection
+/// invalidates the capture.
 bool mayUse(CUstream stream, const std::string &kernel);
 
 /// Called before a call: delays the host and lets the GPU work, if the test

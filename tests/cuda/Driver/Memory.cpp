@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Mappings with guards, keyed by address; freed ones stay unreadable.
+// Memory mappings with guards, keyed by address. Freed mappings stay
+// unreadable.
 
 #include "tests/cuda/Driver/Memory.h"
 
@@ -24,7 +25,7 @@ struct Record : Allocation {
 };
 } // namespace
 
-/// Keyed by base address.
+/// Returns all records, keyed by base address.
 static std::map<const char *, Record> &records() {
   static std::map<const char *, Record> records;
   return records;

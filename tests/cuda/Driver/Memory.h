@@ -2,10 +2,10 @@
 
 // Device and pinned memory, in host memory. An allocation ends at the end of a
 // page and has unreadable pages around it, so that an access outside of it
-// faults. The few bytes between its end and the page's, and those before its
-// begin, hold a pattern that is checked after every kernel that names it. Fresh
-// memory is full of 0xff: NaN as a float, -1 as an index. Addresses are never
-// reused, so that a use after free faults too.
+// faults. The few bytes between its end and the page's end, and those before
+// its start, hold a pattern that is checked after every kernel that uses the
+// allocation. New memory is filled with 0xff: NaN as a float, -1 as an index.
+// Addresses are never reused, so that a use after free faults too.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MEMORY_H
 #define QLORA_TESTS_CUDA_DRIVER_MEMORY_H
@@ -30,16 +30,17 @@ inline constexpr int kPinned = -1;
 const Allocation *allocateMemory(size_t bytes, int device,
                                  size_t alignment = 256, bool isMapped = false);
 
-/// Returns false if `base` does not begin a live allocation of that kind.
+/// Returns false if no live allocation of that kind begins at `base`.
 bool freeMemory(const void *base, bool isPinned);
 
-/// Returns the live allocation that holds all of [address, address + bytes).
+/// Returns the live allocation that contains [address, address + bytes), or
+/// null.
 const Allocation *findMemory(const void *address, size_t bytes = 1);
 
 /// Returns "0x7f.. (12 bytes past the end of an allocation of 4096 bytes)".
 std::string describeAddress(const void *address);
 
-/// Returns false if bytes around the allocation were written.
+/// Returns false if guard bytes around the allocation were overwritten.
 bool isIntact(const Allocation &allocation);
 
 /// Returns the bytes of a device's live allocations.

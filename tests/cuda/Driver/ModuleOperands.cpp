@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Reads the tables without checks: the runtime has checked them before.
+// Reads the tables of train.so without checks, because the runtime has checked
+// them.
 
 #include "tests/cuda/Driver/ModuleOperands.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // The bytes that a kernel may touch, from the tables of the train.so that
-// QLORA_TEST_CUDA_MODULE names. An arena is an allocation of the arena's size.
-// A generated kernel is found by its symbol, constants, rows and the places of
-// its operands. The tables do not list the arguments of a library's device
-// function. There an address may reach to the end of the longest operand of a
-// library kernel that holds it.
+// QLORA_TEST_CUDA_MODULE names. An arena is the allocation with the arena's
+// size. A generated kernel is found by its symbol, constants, rows and the
+// offsets of its operands. The tables do not list the arguments of a library's
+// device function; such an address may reach to the end of the longest operand
+// of a library kernel that contains it.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
@@ -20,7 +20,7 @@
 
 namespace qlora::platform {
 
-/// The range that a kernel may touch through one of its addresses.
+/// The range that a kernel may touch through one of its arguments.
 struct OperandUse {
   char *begin;
   size_t bytes;
@@ -31,14 +31,15 @@ struct OperandUse {
 
 class ModuleOperands {
 public:
-  /// Returns null if no test requests it.
+  /// Returns the operands of the module that a test names; null if none does.
   static const ModuleOperands *get();
 
   bool isGenerated(std::string_view symbol) const {
     return commands.count(symbol) != 0;
   }
-  /// Returns a use per buffer of the arguments; bytes is 0 for an absent one.
-  /// Empty if no command has these arguments, or an address is in no operand.
+  /// Returns one use per buffer of the arguments; bytes is 0 for an absent
+  /// buffer. Returns an empty list if no command has these arguments or if an
+  /// address is in no operand.
   std::vector<OperandUse> find(std::string_view symbol,
                                const qlora_cuda_args &args) const;
 

@@ -23,7 +23,7 @@ struct GraphNode {
   std::string what;
   platform::Work work;
   std::vector<size_t> dependencies;
-  const CUstream_st *stream; ///< captured on this stream: one priority
+  const CUstream_st *stream; ///< captured on it; sets the priority
   platform::MayRun mayRun;
 };
 
@@ -33,7 +33,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
   std::vector<GraphNode> nodes;
-  platform::OperationRef last; ///< launches of one graph do not overlap
+  platform::OperationRef last; ///< previous launch, which must end first
 };
 
 namespace platform {
@@ -41,7 +41,7 @@ namespace platform {
 struct Capture {
   CUgraph_st graph;
   CUstream_st *origin = nullptr;
-  std::vector<CUstream_st *> streams; ///< the origin first
+  std::vector<CUstream_st *> streams; ///< the origin is first
   bool isInvalid = false;
 };
 } // namespace platform
@@ -54,7 +54,7 @@ struct CUctx_st {
 
 struct CUstream_st {
   CUctx_st *context = nullptr;
-  bool isBlocking = false; ///< ordered with the default stream
+  bool isBlocking = false; ///< whether it is ordered with the default stream
   uint64_t priority = 0;
   platform::OperationRef last;
   std::vector<platform::OperationRef> waits; ///< dependencies of the next
@@ -66,7 +66,7 @@ struct CUstream_st {
 struct CUevent_st {
   bool hasTiming = false;
   platform::OperationRef recorded;
-  std::shared_ptr<platform::Capture> capture; ///< of the last record
+  std::shared_ptr<platform::Capture> capture; ///< capture of the last record
   std::vector<size_t> captured;
 };
 
@@ -117,16 +117,18 @@ Objects &objects();
 /// Returns the context of the calling thread, or null.
 CUctx_st *&currentContext();
 
-/// Returns the stream of a handle; null means the context's default stream.
-/// Returns null if no live stream of the current context has the handle.
+/// Returns the stream of a handle; a null handle means the context's default
+/// stream. Returns null if no live stream of the current context has the
+/// handle.
 CUstream_st *streamOf(CUstream handle);
 
-/// Puts work on a stream, or into the graph that it captures.
+/// Adds work to a stream, or to the graph that the stream captures.
 int enqueue(CUstream_st &stream, std::string what, Work work,
             MayRun mayRun = {});
 
-/// Returns whether any stream captures. Then calls that wait or allocate are
-/// refused (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), and the capture is spoiled.
+/// If any stream is capturing, invalidates all captures and returns true. The
+/// calling function, which waits or allocates, must then fail with
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
 bool spoilCaptures();
 
 } // namespace platform

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Copies are kept by size and reused: a mapping for each would be slow.
+// Copies are cached by size and reused, because a new mapping for each launch
+// would be slow.
 
 #include "tests/cuda/Driver/OperandGuard.h"
 
@@ -14,7 +15,8 @@
 
 namespace qlora::platform {
 
-/// For vector loads; an operand ends within this many bytes of the guard.
+/// Alignment in bytes for vector loads. An operand ends less than this many
+/// bytes before the guard.
 static constexpr size_t kAlignment = 16;
 
 static std::multimap<size_t, const Allocation *> &freeCopies() {
@@ -52,7 +54,7 @@ void OperandGuard::addRegions(std::vector<OperandUse> uses) {
   }
 }
 
-/// Fills a region's copy; output that the kernel only writes starts as NaN.
+/// Fills a region's copy. Bytes that the kernel only writes start as NaN.
 void OperandGuard::fill(const Region &region) const {
   if (region.access & QLORA_READ)
     std::memcpy(region.copy->base, region.begin, region.bytes);
@@ -84,8 +86,8 @@ OperandGuard::OperandGuard(const char *symbol, qlora_cuda_args &args,
   }
 }
 
-/// Copies the elements that the kernel wrote. An output with a stride leaves
-/// the gaps between its rows to other kernels.
+/// Copies the elements that the kernel wrote. Gaps between the rows of a
+/// strided output keep their old contents, because other kernels write there.
 static void copyWritten(char *to, const char *from, size_t bytes,
                         size_t elementBytes) {
   static constexpr unsigned char kFresh[4] = {0xff, 0xff, 0xff, 0xff};

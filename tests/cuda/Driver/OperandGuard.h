@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // Gives a kernel its operands in separate allocations instead of the arenas. A
-// read or write outside of an operand faults although it would hit a neighbour.
-// A read of a write-only operand gives NaN, and a write to a read-only operand
-// is detected. Active only if a test names the module (ModuleOperands.h);
-// counts "guarded launches".
+// read or write outside of an operand then faults; in the arena it would access
+// a neighbouring buffer. A read of a write-only operand gives NaN, and a write
+// to a read-only operand is detected. Active only if a test names the module
+// (ModuleOperands.h); counts "guarded launches".
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H
 #define QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H
@@ -19,12 +19,12 @@ namespace qlora::platform {
 
 class OperandGuard {
 public:
-  /// Replaces the addresses of `args`. Sets `wrong` if it cannot: the module
-  /// has no such launch.
+  /// Replaces the addresses in `args` by copies of the operands. If the module
+  /// has no such launch, sets `wrong` to an error.
   OperandGuard(const char *symbol, qlora_cuda_args &args, int device,
                std::string &wrong);
-  /// Copies back what was written; returns the kernel's error, or an empty
-  /// text.
+  /// Copies back what the kernel wrote. Returns the kernel's error; empty if
+  /// there is none.
   std::string finish();
 
 private:

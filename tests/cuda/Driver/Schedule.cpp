@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The ready operations, ordered by priority.
+// Runs operations that are ready, ordered by priority.
 
 #include "tests/cuda/Driver/Schedule.h"
 
@@ -31,11 +31,12 @@ struct Schedule {
   std::set<OperationRef, Earlier> ready;
   uint64_t added = 0;
   int sticky = 0;
-  std::chrono::nanoseconds clock = {}; ///< of events
-  size_t shared = 0; ///< operations that need another process
+  std::chrono::nanoseconds clock = {}; ///< the clock of events
+  size_t shared = 0; ///< operations that wait for another process
 };
 
-/// Runs operations on a thread while the host is away, until the process ends.
+/// Runs operations on a thread while the host does not call the driver, until
+/// the process ends.
 class Progress {
 public:
   Progress();
@@ -63,7 +64,7 @@ static Schedule &all() {
 }
 
 Progress::Progress() {
-  // Signals go to the program's own threads.
+  // Block all signals, so that the program's own threads handle them.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -153,7 +154,8 @@ void runSome() {
     runOne();
 }
 
-/// Runs an operation, or waits briefly for another process.
+/// Runs an operation, or waits briefly if all ready operations wait for another
+/// process.
 static void runOrWait() {
   assert(!all().ready.empty() && "operations depend on earlier ones only");
   if (!runOne())

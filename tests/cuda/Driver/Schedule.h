@@ -35,9 +35,10 @@
 
 namespace qlora::platform {
 
-/// Does the work; returns a CUresult.
+/// Runs the operation; returns a CUresult.
 using Work = std::function<int()>;
-/// Called repeatedly once all dependencies are done; empty: it may run.
+/// Returns whether an operation may run; called repeatedly after all its
+/// dependencies are done. Empty if it may always run.
 using MayRun = std::function<bool()>;
 
 struct Operation {
@@ -45,10 +46,10 @@ struct Operation {
   Work work;
   MayRun mayRun;
   uint64_t priority = 0;
-  uint64_t number = 0; ///< in the order of the calls
+  uint64_t number = 0; ///< index in the order of the calls
   size_t unmet = 0;    ///< dependencies that have not run
   bool isDone = false;
-  std::chrono::nanoseconds doneAt = {}; ///< on the clock of events
+  std::chrono::nanoseconds doneAt = {}; ///< end on the clock of events
   std::vector<std::shared_ptr<Operation>> followers;
 };
 using OperationRef = std::shared_ptr<Operation>;
@@ -58,17 +59,18 @@ OperationRef schedule(std::string what, uint64_t priority,
                       std::span<const OperationRef> dependencies, Work work,
                       MayRun mayRun = {});
 
-/// Runs a ready operation now and then.
+/// Runs a few ready operations at random, so that work runs early under some
+/// seeds.
 void runSome();
-/// Runs operations until this one is done; null counts as done.
+/// Runs operations until `operation` is done; null counts as done.
 void runUntil(const OperationRef &operation);
 void runAll();
-/// Runs one ready operation, if one may run.
+/// Runs one ready operation. Returns false if none may run.
 bool runOne();
 /// Returns whether any operation has not run.
 bool hasWork();
 
-/// Returns the code of the failed operation, or 0.
+/// Returns the error code of the operation that failed first, or 0.
 int stickyCode();
 void setStickyCode(int code);
 

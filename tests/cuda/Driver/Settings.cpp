@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The environment is read once, at the first call.
+// Reads the environment once, at the first call.
 
 #include "tests/cuda/Driver/Settings.h"
 
@@ -22,13 +22,13 @@
 namespace qlora::platform {
 
 namespace {
-constexpr int kKill = -1; ///< as a code: kills the process
+constexpr int kKill = -1; ///< instead of an error code: kills the process
 struct Injection {
   uint64_t call;
   int code;
 };
 
-/// Counters, written when the process ends.
+/// Counters, which are written when the process ends.
 struct Counters {
   std::map<std::string, uint64_t, std::less<>> counts;
   std::multimap<std::string, Injection, std::less<>> injections;
@@ -70,7 +70,7 @@ static uint64_t number(const char *variable, std::string_view text) {
   return value;
 }
 
-/// Removes "@1" from the end; returns whether the text is for this process.
+/// Removes a suffix like "@1"; returns whether the text applies to this rank.
 static bool isForThisRank(std::string_view &text) {
   const size_t at = text.find('@');
   if (at == std::string_view::npos)
@@ -80,7 +80,8 @@ static bool isForThisRank(std::string_view &text) {
   return rank == environment("RANK", "0");
 }
 
-/// Returns the numbers of "3:2@1"; zeros if there are none for this process.
+/// Returns the `count` numbers of a value like "3:2@1"; zeros if the value does
+/// not apply to this process.
 static std::vector<uint64_t> readNumbers(const char *variable, size_t count) {
   std::string_view text = environment(variable, "");
   std::vector<uint64_t> numbers;

@@ -59,7 +59,7 @@ struct Gpu {
   size_t bytes;
 };
 
-/// A process of another program.
+/// Another program's process that a test puts on a GPU.
 struct Process {
   int gpu;
   unsigned pid;
@@ -76,12 +76,12 @@ struct Settings {
   int blasVersion;
   int dnnVersion;
   bool dnnStoresScores;
-  uint64_t blasSpeeds;        ///< seed of the algorithms' times
-  uint64_t failingCollective; ///< from 1; 0: none
+  uint64_t blasSpeeds;        ///< seed of the times of cuBLASLt's algorithms
+  uint64_t failingCollective; ///< index from 1; 0 if none fails
   int asyncError;             ///< NCCL's error after that collective
-  uint64_t hangingCollective; ///< from 1; 0: none
-  uint64_t delaySeed;         ///< of this rank
-  uint64_t longestDelay;      ///< microseconds; 0: the host is never late
+  uint64_t hangingCollective; ///< index from 1; 0 if none hangs
+  uint64_t delaySeed;         ///< seed of this rank's delays
+  uint64_t longestDelay;      ///< microseconds; 0 if the host is never delayed
   bool loadsEagerly;
 };
 const Settings &settings();
@@ -91,21 +91,22 @@ std::string pciBusIdOf(int gpu);
 /// Returns the bytes of a GPU's memory that other programs hold.
 size_t bytesOfOthers(int gpu);
 
-/// Counts a call or an event of that name; returns the code to fail with, or 0.
+/// Counts a call or an event of that name. Returns the error code that the test
+/// injects for it, or 0.
 int countAndInject(std::string_view name);
 
-/// Returns whether counters are written at exit.
+/// Returns whether counters are written when the process ends.
 bool wantsReport();
 
 /// Counts an event, without an injected failure.
 void countEvent(std::string_view name, uint64_t by = 1);
 
-/// Writes "cuda-platform: ..." on stderr: why a call or a kernel failed.
+/// Writes "cuda-platform: MESSAGE" to stderr: why a call or a kernel failed.
 void explain(std::string_view message);
 
 /// Returns a random value from the seed; the same sequence in every run.
 uint64_t nextRandom();
-/// Returns the next value of the sequence with that state.
+/// Returns the next value of the sequence with that state, which it advances.
 uint64_t mix(uint64_t &state);
 
 } // namespace qlora::platform

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranges are found in units of a cache line.
+// Finds the written ranges of shared memory in units of a cache line.
 
 #include "tests/cuda/Driver/SharedMemory.h"
 
@@ -38,7 +38,7 @@ void SharedMemory::endBlock() {
   findWritten();
 }
 
-/// Adds the units that are no longer fresh.
+/// Adds the cache lines that no longer have their initial contents.
 void SharedMemory::findWritten() {
   std::vector<char> isWritten(
       size_t(image->sharedEnd - image->sharedBegin) / kPieceBytes + 1);

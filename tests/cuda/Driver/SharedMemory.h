@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The shared memory of the running block. It is filled with 0xff when the block
-// begins, so that a read of unwritten memory gives NaN. A unit's kernels may
-// have half a megabyte of it together. So the first blocks of a kernel show
-// which bytes it writes, and later only those are filled again.
+// begins, so that a read of unwritten memory gives NaN. Because all kernels of
+// a file together may declare half a megabyte, the first blocks of a kernel
+// determine which bytes it writes, and later only those bytes are filled again.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
 #define QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H

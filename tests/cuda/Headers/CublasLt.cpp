@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// libcublasLt.so against cublasLt.h and library_types.h.
+// Compares our declarations of libcublasLt.so with cublasLt.h and
+// library_types.h.
 
 #include <cublasLt.h>
 
@@ -39,7 +40,7 @@ QLORA_SAME_CONSTANT(kCublasPreferenceReductionMask,
                     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
-// The constants of B, C and D follow this one.
+// The constants of B, C and D are the three values after A's.
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA + 3,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 QLORA_SAME_CONSTANT(kCublasConfigReduction,

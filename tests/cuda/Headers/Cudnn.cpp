@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// libcudnn.so.9 against cudnn_graph.h.
+// Compares our declarations of libcudnn.so.9 with cudnn_graph.h.
 
 #include <cudnn.h>
 

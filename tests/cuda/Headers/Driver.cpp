@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// libcuda.so.1: ours and the software driver's against cuda.h.
+// Compares our declarations of libcuda.so.1 and those of the software driver
+// with cuda.h.
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -10,8 +11,9 @@
 #include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Driver/Codes.h"
 
-// CUDA 12.8 has a second version, which does not report errors of unfinished
-// work. Drivers of 12.0 have only the first, later ones both.
+// CUDA 12.8 has a second version of cuEventElapsedTime, which does not report
+// errors of unfinished work. Drivers of CUDA 12.0 have only the first version;
+// later drivers have both.
 #undef cuEventElapsedTime
 extern "C" std::remove_pointer_t<PFN_cuEventElapsedTime_v2000>
     cuEventElapsedTime;

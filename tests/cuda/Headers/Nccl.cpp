@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// libnccl.so.2 against nccl.h.
+// Compares our declarations of libnccl.so.2 with nccl.h.
 
 #include <nccl.h>
 
@@ -12,7 +12,7 @@ namespace qlora {
 
 QLORA_SAME_STRUCT(ncclUniqueId)
 QLORA_SAME_FIELD(ncclUniqueId, internal, internal)
-// Our struct ends where version 2.14's did, and its `size` says so.
+// Our struct has the fields of version 2.14, and its `size` says so.
 template <>
 inline constexpr bool abi::isSameClass<ncclConfig_t, ::ncclConfig_t> = true;
 constexpr ::ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// libnvidia-ml.so.1 against nvml.h.
+// Compares our declarations of libnvidia-ml.so.1 with nvml.h.
 
 #include <nvml.h>
 

@@ -34,8 +34,8 @@ template <typename T> constexpr std::string_view handleName() {
   return name.ends_with("_t") ? name.substr(0, name.size() - 2) : name;
 }
 
-/// Handles, whose address only a call reads, are compared by name. Other
-/// structures are the same once QLORA_SAME_STRUCT has compared them.
+/// Handles, whose contents we do not access, are compared by name. Other
+/// structs are equal after QLORA_SAME_STRUCT has compared them.
 template <typename Ours, typename Theirs>
 inline constexpr bool isSameClass = handleName<Ours>() == handleName<Theirs>();
 
@@ -71,7 +71,7 @@ inline constexpr bool isSameFunction<Result(Parameters...),
 
 } // namespace qlora::abi
 
-/// The text of an argument after macro expansion.
+/// Expands to the text of an argument after macro expansion.
 #define QLORA_EXPANDED(...) #__VA_ARGS__
 #define QLORA_EXPAND(...) QLORA_EXPANDED(__VA_ARGS__)
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // Collectives of the ranks, and sends between two ranks. A call takes effect
-// when the caller polls it (ncclCommGetAsyncError): only then is the work on
-// its stream, or in its capture, for which the ranks of a collective meet. When
-// the stream reaches it, the rank's operands are published to the others. It
-// runs when all ranks have published, and fails if theirs are of another call
-// (Exchange.h).
+// when the caller polls it (ncclCommGetAsyncError): only then is the work
+// enqueued on its stream or added to its capture, for which the ranks of a
+// collective wait for each other. When the stream reaches the work, the rank's
+// operands are published to the others. The work runs when all ranks have
+// published, and fails if their operands belong to another call (Exchange.h).
 
 #include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Hook.h"
@@ -21,7 +21,7 @@ namespace qlora {
 namespace platform {
 
 namespace {
-/// One call; a graph may run it many times.
+/// One collective call; a graph may run it many times.
 struct Collective {
   Communicator communicator;
   const char *symbol;
@@ -35,7 +35,8 @@ struct Collective {
   std::string checkRanges() const;
 };
 
-/// Sends and receives between pairs of ranks, which run concurrently.
+/// Sends and receives between pairs of ranks. All letters of a group run
+/// concurrently.
 struct Letters {
   struct Letter {
     int peer;
@@ -148,7 +149,7 @@ int Letters::run() const {
   return 0;
 }
 
-/// Returns whether all ranks capture this call now: done, in progress or an
+/// Waits until all ranks capture this call: returns success, in progress or an
 /// error.
 static ncclResult_t meet(const Collective &collective) {
   const ncclComm &group = *collective.communicator;
@@ -178,7 +179,8 @@ static std::string checkArguments(const Collective &collective, int operation) {
   if (reinterpret_cast<uintptr_t>(a) % element ||
       reinterpret_cast<uintptr_t>(b) % element)
     return fmt::format("{} or {} is not aligned", operands.from, collective.to);
-  // In place, as in NCCL: the smaller is this rank's shard of the other.
+  // In place, as in NCCL: the smaller buffer is this rank's shard of the
+  // larger.
   const auto rank = static_cast<size_t>(collective.communicator->rank);
   const bool isInPlace =
       collective.toBytes > operands.bytes ? a == b + rank * operands.bytes
@@ -189,7 +191,8 @@ static std::string checkArguments(const Collective &collective, int operation) {
   return collective.checkRanges();
 }
 
-/// Returns the communicator if the call is allowed on its GPU now, else null.
+/// Returns the communicator if a call on its GPU is allowed now, otherwise
+/// null.
 static Communicator callable(const char *symbol, ncclComm_t handle,
                              ncclResult_t &result) {
   const Communicator communicator = usable(symbol, handle, result);

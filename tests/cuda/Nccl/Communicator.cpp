@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Communicators from their id to their end.
+// Communicators, from the creation of their id to their destruction.
 
 #include "tests/cuda/Nccl/Communicator.h"
 
@@ -21,9 +21,10 @@ namespace platform {
 
 static constexpr unsigned kMagic = 0xcafebeef;
 static constexpr unsigned kFirstVersion = 21400;
-/// The first version in which ranks may share a GPU, if the variable allows it.
+/// The first version in which ranks may share a GPU, if
+/// NCCL_MULTI_RANK_GPU_ENABLE allows it.
 static constexpr int kFirstThatShares = 23000;
-/// Polls that any call takes, so that a caller must poll.
+/// Number of polls before a call completes, so that a caller must poll.
 static constexpr int kQuestions = 3;
 
 static std::map<ncclComm_t, Communicator> &live() {
@@ -73,14 +74,14 @@ static std::string_view variable(const char *name) {
   return value ? value : "";
 }
 
-/// Returns the host that this rank claims to be on.
+/// Returns the identity of the host that this rank reports.
 static uint64_t hostId() {
   return std::hash<std::string_view>()(variable("NCCL_HOSTID"));
 }
 
-/// Checks that all ranks have joined, with a GPU each unless they may share
-/// one. Hosts connect over sockets of the named interface; the platform has
-/// only one.
+/// Checks that all ranks have joined, each with a separate GPU unless they may
+/// share one. Hosts connect over sockets of the named interface; the platform
+/// has only one interface.
 static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
   if (!communicator.exchange->haveAllJoined())
     return kNcclInProgress;
@@ -98,8 +99,8 @@ static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
                             communicator.rank, other, communicator.device));
 }
 
-/// Returns a communicator in creation, as a rank of a group; null, with
-/// `result` set, on an error.
+/// Returns a new communicator, still in creation, for a rank of a group. On an
+/// error, returns null and sets `result`.
 static Communicator join(const char *symbol, const ncclUniqueId &id, int rank,
                          int size, int device, ncclResult_t &result) {
   auto communicator = std::make_shared<ncclComm>();
@@ -130,7 +131,7 @@ static std::string checkConfig(const ncclConfig_t *config) {
   return config->blocking == 0 ? "" : "only communicators that do not block";
 }
 
-/// Returns whether no collective and no graph holds it.
+/// Returns whether no collective and no graph uses the communicator.
 static bool isFree(ncclComm_t handle) {
   const auto found = live().find(handle);
   return found == live().end() || found->second.use_count() == 1;
@@ -178,7 +179,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size,
   return result;
 }
 
-/// Returns why this rank cannot split a communicator now, or "".
+/// Returns why this rank cannot split a communicator now; empty if it can.
 static std::string checkSplit(const ncclComm &group, int color, int key,
                               const ncclConfig_t *config) {
   if (const std::string wrong = checkConfig(config); !wrong.empty())
@@ -281,7 +282,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return kNcclSuccess;
 }
 
-/// Waits without the platform's mutex, so that its holders can finish.
+/// Waits without holding the platform's mutex, so that work in progress can
+/// finish.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   for (bool isFirst = true;; isFirst = false) {
     {

@@ -42,37 +42,38 @@ namespace platform {
 inline constexpr ncclResult_t kNcclSuccess = 0;
 } // namespace platform
 
-/// Guarded by the platform's mutex, except isAborted.
+/// Guarded by the platform's mutex, except `isAborted`.
 struct ncclComm {
   std::shared_ptr<platform::Exchange> exchange;
   int rank = 0, size = 0, device = 0;
-  ncclResult_t error = platform::kNcclSuccess; ///< returned from then on
-  /// The call in progress: polled until it returns something other than
-  /// kNcclInProgress. Empty: none.
+  ncclResult_t error = platform::kNcclSuccess; ///< returned by all later calls
+  /// The call in progress, polled until it returns something other than
+  /// kNcclInProgress. Empty if there is none.
   std::function<ncclResult_t()> inProgress;
   int questions = 0; ///< remaining polls before inProgress is called
   std::atomic<bool> isAborted = false;
   bool isFinalized = false;
   uint64_t calls = 0;            ///< of collectives, including captured ones
-  uint64_t done = 0;             ///< collectives
-  const void *running = nullptr; ///< the published collective
+  uint64_t done = 0;             ///< finished collectives
+  const void *running = nullptr; ///< identifies the published collective
 };
 
 namespace platform {
 
 using Communicator = std::shared_ptr<ncclComm>;
 
-/// Returns the live communicator of a handle, between two calls. Otherwise
-/// explains why not, sets `result` and returns null. After an error `result` is
-/// that error.
+/// Returns the live communicator of a handle if no call is in progress.
+/// Otherwise explains why not, sets `result` and returns null. After an error,
+/// `result` is that error.
 Communicator usable(const char *symbol, ncclComm_t handle,
                     ncclResult_t &result);
 
-/// Explains on stderr and as the last error; returns `result`.
+/// Explains the error on stderr, stores it as the last error, and returns
+/// `result`.
 ncclResult_t refuse(const char *symbol, ncclResult_t result,
                     std::string_view why);
 
-/// Leaves the call's progress to later polls.
+/// Starts a call whose progress is made by later polls.
 ncclResult_t begin(ncclComm &communicator, std::function<ncclResult_t()> call);
 
 } // namespace platform

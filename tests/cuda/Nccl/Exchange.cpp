@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A file in memory that is found through its owner's descriptor.
+// Memory shared by ranks: an anonymous file, opened through its owner's
+// descriptor.
 
 #include "tests/cuda/Nccl/Exchange.h"
 
@@ -17,7 +18,7 @@
 namespace qlora::platform {
 
 namespace {
-/// Contents of a unique id.
+/// Contents of an ncclUniqueId.
 struct Address {
   char mark[16];
   int64_t process;
@@ -30,7 +31,7 @@ static constexpr size_t kHeadBytes = 1 << 16;
 static constexpr size_t kPlaceBytes = Exchange::kMostBytes;
 static constexpr size_t kPlacesBytes =
     2 * Exchange::kMostRanks * kPlaceBytes;
-/// Reserved only; pages are allocated when written.
+/// The size is only reserved; pages are allocated when written.
 static constexpr size_t kBytes =
     kHeadBytes + kPlacesBytes +
     Exchange::kMostRanks * Exchange::kMostRanks * Exchange::kMostSent;
@@ -106,7 +107,8 @@ bool Exchange::hasOtherHost() const {
   return !isEach([this](const Rank &each) { return each.host == own().host; });
 }
 
-/// Two places: once all have offered this split, the one before is not read.
+/// Alternates between two slots: once all ranks have offered this split, the
+/// previous split is not read any more.
 bool Exchange::offer(const Split &split) {
   if (!isEach(
           [this](const Rank &each) { return each.offered >= own().offered; }))
@@ -182,7 +184,8 @@ std::string Exchange::objectionToCapture(const CollectiveCall &call,
                                          uint64_t done, bool isIdle) const {
   for (int other = 0; other < size; ++other) {
     const Rank &each = shared->ranks[other];
-    // Read first: a rank that meets this one in the capture continues after it.
+    // `published` is read before `entered`, because a rank that meets this one
+    // in the capture continues afterwards.
     const bool isAhead = isIdle && each.published > done;
     const uint64_t entered = each.entered[call.number % kMostCallsAhead];
     if (entered == 2 * (call.number + 1) + 1)

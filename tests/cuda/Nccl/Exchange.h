@@ -24,7 +24,8 @@
 
 namespace qlora::platform {
 
-/// A call of a rank, numbered from 0, as all ranks make it.
+/// A collective call of a rank. Calls are numbered from 0, in the same order on
+/// all ranks.
 struct CollectiveCall {
   uint64_t number = 0;
   bool isCaptured = false;
@@ -34,7 +35,8 @@ struct CollectiveCall {
   std::string text() const;
 };
 
-/// A rank's operands of a collective. All but `from` is the same on all.
+/// A rank's operands of a collective. All fields except `from` are equal on all
+/// ranks.
 struct Operands {
   enum Kind { kAllReduce, kAllGather, kReduceScatter, kBroadcast };
   Kind kind = kAllReduce;
@@ -60,7 +62,7 @@ public:
 
   /// Creates the id of a new group; returns false on failure.
   static bool create(ncclUniqueId &id);
-  /// Returns the group of an id; null if its owner is not there.
+  /// Returns the group with this id; null if its owner has ended.
   static std::shared_ptr<Exchange> open(const ncclUniqueId &id, int rank,
                                         int size);
   ~Exchange();
@@ -80,9 +82,10 @@ public:
     int color = 0, key = 0;
     ncclUniqueId id{};
   };
-  /// Returns false if another rank has not made the previous offer yet.
+  /// Offers a split to the other ranks. Returns false if another rank has not
+  /// made the previous offer yet.
   bool offer(const Split &split);
-  /// Returns whether all have made as many offers as this rank.
+  /// Returns whether all ranks have made as many offers as this rank.
   bool haveAllOffered() const;
   /// The new group of this rank's colour, and this rank's index in it.
   struct Part {
@@ -93,31 +96,35 @@ public:
 
   /// Publishes that this rank makes a call.
   void enter(const CollectiveCall &call);
-  /// Returns whether all others have made that call.
+  /// Returns whether all other ranks have made that call.
   bool haveAllEntered(uint64_t number) const;
-  /// Returns which rank runs directly what this one captures, or "". If this
-  /// rank's GPU has run all of its `done` collectives, also reports a rank that
-  /// has started the next one without the capture: the two would never meet.
+  /// Returns which rank runs the call directly that this rank captures, or "".
+  /// If this rank's GPU has run all of its `done` collectives, also reports a
+  /// rank that has started the next collective without the capture: the two
+  /// would never meet.
   std::string objectionToCapture(const CollectiveCall &call, uint64_t done,
                                  bool isIdle) const;
 
   /// Publishes operands of the collective with that number. Returns false while
-  /// a rank that is two behind uses the place.
+  /// a rank that is two collectives behind still uses the slot.
   bool publish(uint64_t number, const CollectiveCall &call,
                const Operands &operands);
   bool haveAllPublished(uint64_t number) const;
-  /// Returns which rank's call or operands differ from this one's, or "".
+  /// Returns which rank's call or operands differ from this rank's, or "".
   std::string objectionTo(uint64_t number) const;
-  /// Writes this rank's result; sums are in the order of the ranks.
+  /// Computes and writes this rank's result; sums are in the order of the
+  /// ranks.
   void finish(uint64_t number, const Operands &operands, void *to);
 
-  /// Sends bytes to a rank; false while it has not received earlier ones.
+  /// Sends bytes to a rank; returns false while that rank has not received
+  /// earlier bytes.
   bool send(int peer, const void *from, size_t bytes);
-  /// Returns whether a rank has sent that many bytes; -1 for another number.
+  /// Returns 1 if the peer has sent this many bytes, 0 if nothing, and -1 for
+  /// another size.
   int hasSent(int peer, size_t bytes) const;
   void receive(int peer, void *to);
 
-  /// Publishes that this rank does nothing any more.
+  /// Publishes that this rank takes no further part.
   void finish();
   bool haveAllFinished() const;
 
@@ -133,8 +140,9 @@ private:
     std::atomic<uint64_t> published, finished; ///< collectives
     Operands operands[2];
     CollectiveCall calls[2];
-    /// Per call: (number + 1) * 2, plus 1 if captured. A rank that is a whole
-    /// ring ahead has not captured it: it would wait.
+    /// For each call: (number + 1) * 2, plus 1 if captured. The array is a
+    /// ring. A rank that is a full ring ahead cannot have captured the call,
+    /// because it would wait.
     std::atomic<uint64_t> entered[kMostCallsAhead];
   };
   /// Bytes from one rank to another, sent but not yet received.

@@ -56,7 +56,8 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id,
   return kNvmlNotFound;
 }
 
-/// The first process of a GPU is on both lists: it computes and draws graphics.
+/// Lists a GPU's processes. The first process is in both lists: it computes and
+/// draws graphics.
 static nvmlReturn_t list(const char *symbol, nvmlDevice_t device, bool isAll,
                          unsigned *count, nvmlProcessInfo_t *infos) {
   if (const int code = countAndInject(symbol))

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// A libcuda.so.1 that loads any code and runs none. With it cuDNN compiles a
-// plan for a described device without a GPU. cuDNN looks the functions up by
-// name and, when planning, uses only the loading of code.
+// A libcuda.so.1 that loads any code and runs none. It lets cuDNN compile a
+// plan for a described device without a GPU. cuDNN looks functions up by name
+// and, when planning, only loads code.
 
 enum { kSuccess = 0, kNoDevice = 100 };
 
-// A loaded library, its kernel and its function are all the code itself.
+// The handles of a loaded library, its kernel and its function are all the
+// address of the code.
 int cuLibraryLoadData(void **library, const void *code) {
   *library = (void *)code;
   return kSuccess;

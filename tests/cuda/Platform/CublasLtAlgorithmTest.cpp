@@ -15,12 +15,12 @@ namespace {
 /// A float32 matmul 8 x 8 x 8 with all algorithms that the heuristic returns.
 struct Candidates {
   explicit Candidates(Client &client);
-  /// Returns the algorithm of this kernel of id 66; for 0, the first one with a
-  /// workspace.
+  /// Returns the algorithm with this kernel of id 66, or for 0 the first
+  /// algorithm with a workspace.
   cublasLtMatmulAlgo_t get(uint64_t kernel) const;
   cublasStatus_t check(cublasLtHandle_t by,
                        const cublasLtMatmulAlgo_t &algorithm) const;
-  /// Takes the workspace's address and size.
+  /// Runs the matmul with the algorithm and the workspace.
   cublasStatus_t multiply(cublasLtHandle_t by,
                           const cublasLtMatmulAlgo_t &algorithm,
                           CUdeviceptr workspace = 0, size_t bytes = 0) const;
@@ -28,7 +28,7 @@ struct Candidates {
   Client &client;
   cublasLtHandle_t handle = nullptr;
   CUdeviceptr a, b, d;
-  cublasLtMatrixLayout_t layout = nullptr; ///< of all three matrices
+  cublasLtMatrixLayout_t layout = nullptr; ///< layout of A, B and D
   cublasLtMatmulDesc_t description = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> found;
 };
@@ -178,7 +178,7 @@ TEST(CublasLt, WorkspacesAreAlignedTo256Bytes) {
            multiply(split, workspace + 128, 2048) == kBlasInvalidValue &&
            multiply(split, 0, 2048) == kBlasInvalidValue &&
            multiply(split, workspace, 64) == kBlasInvalidValue &&
-           // Not even for an unused workspace.
+           // Not even an unused workspace may be misaligned.
            multiply(whole, workspace + 64, 0) == kBlasInvalidValue &&
            multiply(whole, 0, 0) == kBlasSuccess;
   }));

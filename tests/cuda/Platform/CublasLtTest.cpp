@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Matmuls of the cuBLASLt look-alike against a plain loop, and what it refuses.
+// Compares matmuls of the cuBLASLt look-alike with a plain loop, and checks its
+// errors.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -144,7 +145,7 @@ TEST(CublasLt, MultipliesInEveryForm) {
         for (const bool transposeB : {false, true}) {
           if (input == kCudaR32F && output == kCudaR16BF)
             continue; // refused: see below
-          // Small integers: exact in bf16 too.
+          // The values are small integers, which are exact in bf16 too.
           EXPECT_TRUE(inProcess({}, [=] {
             return productError({input, output, transposeA, transposeB, 1,
                                  0}) == 0 &&

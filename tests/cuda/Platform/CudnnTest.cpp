@@ -83,7 +83,7 @@ struct Session {
   }
   static float at(int salt, int64_t i) { return float((i * 7 + salt) % 5) - 2; }
 
-  /// Finalises the operations; returns their finalised plan.
+  /// Finalises the operations; returns their plan, which is finalised too.
   Handle plan(std::initializer_list<Handle> operations) {
     for (Handle operation : operations)
       finish(operation);
@@ -128,7 +128,8 @@ struct Session {
                 {nullptr});
     return cudnnBackendExecute(handle, plan, finish(pack));
   }
-  /// Small integers: only the intermediate values are rounded, to bf16.
+  /// Returns whether the result is right. The values are small integers, so
+  /// only the intermediate values are rounded, to bf16.
   bool isRight() {
     const std::vector<float> bits =
         client.read(addresses[3], kSide * kSide / 2);

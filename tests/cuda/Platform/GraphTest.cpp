@@ -23,8 +23,9 @@ static CUgraphExec endCapture(CUstream stream) {
   return exec;
 }
 
-/// Captures value += 1 on one stream and a copy on a forked one, which joins
-/// again if `joins`. The last node adds one to the copy.
+/// Captures value += 1 on one stream and a copy on a second stream, which forks
+/// from the first and joins it again if `joins`. The last node adds one to the
+/// copy.
 static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
                             CUdeviceptr result, bool waits, bool joins,
                             CUgraph *graph) {
@@ -49,7 +50,7 @@ static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
   return cuStreamEndCapture(client.stream, graph);
 }
 
-/// Returns the last result of three launches of that graph.
+/// Returns the result after three launches of the graph of captureFork().
 static float replayed(bool waits) {
   Client client;
   const CUdeviceptr value = client.allocate(64);
@@ -118,7 +119,7 @@ TEST(Graph, HoldsArgumentsByValueAndTheStepByAddress) {
                                     nullptr),
                      "launch");
     };
-    launch(); // loads it
+    launch(); // the first launch loads the kernel
     beginCapture(client.stream);
     launch();
     args = {};

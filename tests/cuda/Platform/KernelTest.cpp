@@ -19,7 +19,8 @@ static std::vector<float> upTo(size_t count) {
   return values;
 }
 
-/// Returns 0 .. 191 in three blocks of 64, through a kernel with shared memory.
+/// Returns the results of a kernel with shared memory for inputs 0 to 191, in
+/// three blocks of 64.
 static std::vector<float> mapped(const char *kernel) {
   Client client;
   const CUdeviceptr in = client.allocate(192);
@@ -33,7 +34,8 @@ static std::vector<float> mapped(const char *kernel) {
 TEST(Kernel, SumsABlock) {
   EXPECT_TRUE(inProcess({}, [] {
     const std::vector<float> sums = mapped("block_sum");
-    // 64 * (0 + 63) / 2, then 64 * 64 more each.
+    // The first block sums to 64 * (0 + 63) / 2, and each later block to 64 *
+    // 64 more.
     return sums[0] == 2016 && sums[1] == 2016 + 4096 && sums[2] == 2016 + 8192;
   }));
 }
@@ -70,8 +72,8 @@ TEST(Kernel, FreshMemoryIsNaN) {
   }));
 }
 
-/// Launches a wrong kernel; expects the code, then the same code from every
-/// call, and the text on stderr.
+/// Launches a kernel with a mistake. Expects the code, the same code from every
+/// later call, and `words` on stderr.
 static void expectFailure(const char *kernel, CUresult code, const char *words,
                           int64_t constant = 0) {
   std::string errors;
@@ -157,7 +159,7 @@ TEST(Kernel, UseAfterFreeIsFound) {
   }));
 }
 
-/// Returns whether a GPU loads PTX, then a cubin, with these codes.
+/// Returns whether a GPU returns these codes for loading PTX, then a cubin.
 static bool loads(const std::string &gpu, CUresult ptx, CUresult cubin,
                   const std::string &driver = "13000") {
   const Environment environment = {{"QLORA_TEST_CUDA_DEVICES", gpu + ":64"},

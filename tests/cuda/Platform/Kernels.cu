@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels for the tests of the software platform: some right, some with one
-// mistake each.
+// Kernels for the tests of the software platform: some are correct, some have
+// one mistake each.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
@@ -15,19 +15,20 @@ static __device__ int64_t place() {
   return int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 
-/// out[i] = constant 0.
+/// Sets out[i] = constant 0.
 KERNEL fill(const __grid_constant__ qlora_cuda_args args) {
   if (place() < args.rows)
     floats(args, 0)[place()] = float(args.constants[0]);
 }
 
-/// out[i] = in[i] + 1.
+/// Sets out[i] = in[i] + 1.
 KERNEL add_one(const __grid_constant__ qlora_cuda_args args) {
   if (place() < args.rows)
     floats(args, 0)[place()] = floats(args, 1)[place()] + 1.0f;
 }
 
-/// out[block] = the sum of the block's inputs: shuffles, then shared memory.
+/// Sets out[block] to the sum of the block's inputs, with shuffles, then shared
+/// memory.
 KERNEL block_sum(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float partials[32];
   float sum = floats(args, 1)[place()];
@@ -58,7 +59,7 @@ KERNEL reverse_without_barrier(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-/// Half of the threads do not reach the barrier.
+/// Half of the threads end before the barrier.
 KERNEL divergent_barrier(const __grid_constant__ qlora_cuda_args args) {
   if (threadIdx.x >= blockDim.x / 2)
     return;
@@ -106,7 +107,7 @@ KERNEL write_past_end(const __grid_constant__ qlora_cuda_args args) {
     floats(args, 0)[args.rows + args.constants[0]] = 1.0f;
 }
 
-/// Loads 16 bytes at an address of 4.
+/// Loads 16 bytes at an address that is a multiple of 4 only.
 KERNEL misaligned(const __grid_constant__ qlora_cuda_args args) {
   struct alignas(16) Four {
     float value[4];
@@ -115,7 +116,7 @@ KERNEL misaligned(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = four->value[0];
 }
 
-/// An index past the end of an array in shared memory.
+/// Uses an index past the end of an array in shared memory.
 KERNEL past_shared(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float values[32];
   values[threadIdx.x + args.constants[0]] = 1.0f;
@@ -123,7 +124,7 @@ KERNEL past_shared(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = values[threadIdx.x];
 }
 
-/// Calls itself until its stack is full.
+/// Calls itself recursively until its stack overflows.
 static __device__ float deep(float value, int64_t depth) {
   volatile float kept[16];
   kept[depth % 16] = value;
@@ -152,9 +153,9 @@ static __device__ void copyMatrix(qlora_words (&to)[16][2],
   qlora_commit_copies();
 }
 
-/// out[i] is c.value[i % 4] of lane i / 4 and so on, 256 per matmul and warp: c
-/// := A B^T, then A B. A and B are the 16 by 16 bf16 of two groups of copies.
-/// Constant 0 is the number of rows that exist.
+/// Sets out[i] to c.value[i % 4] of lane i / 4, 256 values per matmul and warp:
+/// first c := A B^T, then c := A B. A and B are the 16 by 16 bf16 of two groups
+/// of copies. Constant 0 is the number of rows that exist.
 KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
   __shared__ qlora_words matrices[2][2][16][2];
   auto &own = matrices[threadIdx.x / 32];
@@ -195,8 +196,8 @@ KERNEL copy_without_wait(const __grid_constant__ qlora_cuda_args args) {
   qlora_wait_copies<0>();
 }
 
-/// Rounds to bf16 and widens to f32: the low half of a pair in out[2 i], the
-/// high half in out[2 i + 1]; out[128 + i] = 2^in[i].
+/// Rounds pairs to bf16 and converts them back to f32: the low half is out[2
+/// i], the high half out[2 i + 1]. Sets out[128 + i] = 2^in[i].
 KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
   const float x = floats(args, 1)[threadIdx.x];
   const uint32_t pair = qlora_round_pair(x, -x);
@@ -206,7 +207,7 @@ KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[128 + threadIdx.x] = qlora_exp2(x);
 }
 
-/// out[256 k + i] = function k of in[i].
+/// Sets out[256 k + i] to function k of in[i].
 KERNEL row_functions(const __grid_constant__ qlora_cuda_args args) {
   const float x = floats(args, 1)[threadIdx.x];
   floats(args, 0)[threadIdx.x] = qlora_sigmoid(x);
@@ -214,7 +215,7 @@ KERNEL row_functions(const __grid_constant__ qlora_cuda_args args) {
 }
 
 /// Draws the random numbers of columns 16 i to 16 i + 15 of row 7, one by one,
-/// then in lanes of 2, 4, 8 and 16: 256 each.
+/// then in lanes of 2, 4, 8 and 16. Writes 256 values for each.
 template <int N>
 static __device__ void drawLanes(const qlora_cuda_args &args, float *out) {
   for (int i = 0; i < 16; i += N) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// NCCL's rules for graphs: all ranks capture a call or none, and they launch
-// the graphs of the same capture together. Each case that breaks a rule is an
-// error that names what two ranks do, and none hangs.
+// NCCL's rules for graphs: all ranks capture a call or none does, and they
+// launch the graphs of the same capture together. Each violation is an error
+// that names what two ranks do, and no violation hangs.
 
 #include "tests/cuda/Platform/Ranks.h"
 
@@ -13,7 +13,7 @@ using namespace qlora::platform;
 
 namespace {
 
-/// Returns a graph of one sum; null if the call was refused.
+/// Captures one all-reduce; returns the graph, or null if the call failed.
 CUgraphExec capture(RankClient &self) {
   const CUstream stream = self.client.stream;
   CUgraph graph = nullptr;
@@ -31,8 +31,8 @@ CUresult launch(RankClient &self, CUgraphExec exec) {
   return cuStreamSynchronize(self.client.stream);
 }
 
-/// Returns the platform's explanations while `body` runs on both ranks. The
-/// body checks how its calls end.
+/// Runs `body` on both ranks and returns the platform's explanations. The body
+/// checks the results of its calls.
 std::string failures(const std::function<bool(RankClient &)> &body) {
   std::string errors;
   EXPECT_TRUE(onTwoRanks(
@@ -56,7 +56,7 @@ TEST(NcclCapture, MeetsTheOtherRanks) {
     if (self.ask() != kNcclSuccess)
       return false;
     char word = 0;
-    // Rank 1 captures when rank 0 has waited for it in vain.
+    // Rank 1 captures only after rank 0 has waited for it without success.
     if (self.rank == 1)
       return read(toOne[0], &word, 1) == 1 && capture(self) != nullptr;
     Client::require(cuStreamBeginCapture_v2(self.client.stream, 1), "capture");
@@ -82,7 +82,7 @@ TEST(NcclCapture, WhileAnotherRankReplaysIsRefused) {
                 const CUgraphExec first = capture(self);
                 if (self.rank == 0)
                   return first && capture(self) == nullptr;
-                // It never ends, but its operands are published.
+                // The launch never ends, but its operands are published.
                 const CUevent event = self.client.newEvent();
                 Client::require(cuGraphLaunch(first, self.client.stream), "1");
                 Client::require(cuEventRecord(event, self.client.stream), "2");
@@ -118,7 +118,7 @@ TEST(NcclCapture, IsNotReplayedBesideADirectCall) {
               "rank 1 runs its call 2");
 }
 
-/// The GPU of a rank that waits in a capture keeps working: the other rank
+/// The GPU of a rank that waits in a capture continues to work: the second rank
 /// reads the sum before it captures.
 TEST(NcclCapture, LeavesTheGpuAtWork) {
   EXPECT_TRUE(onTwoRanks([](RankClient &self) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The NCCL look-alike: two ranks as two processes.
+// Tests the NCCL look-alike with ranks as processes.
 
 #include "tests/cuda/Platform/Ranks.h"
 
@@ -30,7 +30,7 @@ TEST(Nccl, AddsUpDirectlyAndInGraphs) {
       client.require(cuGraphLaunch(exec, client.stream), "launch");
     if (client.read(self.data, 64) != Values(64, (0.7f + 0.1f) * 32))
       return false;
-    // No rank leaves before the graphs are destroyed.
+    // Ranks leave only after the graphs are destroyed.
     ncclResult_t state = 0;
     if (ncclCommFinalize(self.group) != kNcclInProgress)
       return false;
@@ -52,7 +52,7 @@ TEST(Nccl, EveryKindMovesItsPieces) {
     const CUdeviceptr source = client.allocate(64);
     auto *to = reinterpret_cast<float *>(self.data);
     auto *from = reinterpret_cast<float *>(source);
-    // 1, 2, 3, ... on rank 0; 11, 12, 13, ... on rank 1.
+    // Rank 0 has 1, 2, 3, ...; rank 1 has 11, 12, 13, ...
     const auto own = [&](int rank, size_t count, size_t first = 0) {
       Values values(count);
       for (size_t i = 0; i < count; ++i)
@@ -80,7 +80,7 @@ TEST(Nccl, EveryKindMovesItsPieces) {
                                   self.group, client.stream),
                 {12 + 2 * at, 14 + 2 * at, 16 + 2 * at}))
       return false;
-    // Both ranks send each other their shard, as an all-to-all.
+    // Both ranks send their shard to each other, as in an all-to-all.
     if (ncclGroupStart() != kNcclSuccess)
       return false;
     for (int peer : {0, 1})
@@ -138,7 +138,7 @@ TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
           !gather(self.group) ||
           client.read(self.data, 4) != Values{0, 1, 2, 3})
         return false;
-    // Splits again, into groups of one rank each.
+    // Split again, into groups of one rank each.
     ncclComm_t own = nullptr;
     if (ncclCommSplit(self.group, self.rank, 0, &own, &config) !=
             kNcclSuccess ||
@@ -245,7 +245,8 @@ TEST(Nccl, GoesOnWhileTheHostIsElsewhere) {
   EXPECT_TRUE(onTwoRanks([&](RankClient &self) {
     if (self.ask() != kNcclSuccess || !self.sum())
       return false;
-    // Rank 1 does not wait for its GPU; it waits for rank 0, which does.
+    // Rank 1 does not wait for its GPU. It waits for rank 0, which waits for
+    // its GPU.
     char word = 0;
     if (self.rank == 1)
       return read(toZero[0], &word, 1) == 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The NVML look-alike: a GPU's processes according to the test's settings.
+// The NVML look-alike reports a GPU's processes from the test's settings.
 
 #include "tests/cuda/Platform/Platform.h"
 

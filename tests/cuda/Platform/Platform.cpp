@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Child processes by fork, their stderr through a file; the client's calls.
+// Creates child processes by fork and redirects their stderr to a file;
+// implements the client's calls.
 
 #include "tests/cuda/Platform/Platform.h"
 

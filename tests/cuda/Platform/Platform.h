@@ -26,8 +26,9 @@ namespace qlora::platform {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-/// Runs the body in a child with these variables. Returns its result, or false
-/// if it ends in another way. `errors` gets its stderr.
+/// Runs the body in a child process with these environment variables. Returns
+/// the body's result, or false if the child ends in another way. `errors`
+/// receives its stderr.
 bool inProcess(const Environment &environment,
                const std::function<bool()> &body,
                std::string *errors = nullptr);
@@ -45,7 +46,7 @@ private:
 };
 
 /// A context of GPU 0, the kernels of Kernels.cu and one stream. A failing call
-/// of the set-up ends the process.
+/// in the constructor ends the process.
 class Client {
 public:
   explicit Client(int gpu = 0);
@@ -54,11 +55,12 @@ public:
   CUstream newStream();
   CUevent newEvent();
   CUfunction function(const char *name);
-  /// Launches `blocks` of `threads`; rows is blocks * threads.
+  /// Launches `blocks` blocks of `threads` threads; the kernel's rows are
+  /// blocks * threads.
   CUresult launch(const char *name, std::vector<CUdeviceptr> buffers,
                   CUstream on, int64_t constant = 0, unsigned blocks = 1,
                   unsigned threads = 64, unsigned sharedBytes = 0);
-  /// Waits, then copies.
+  /// Waits for the stream, then copies.
   std::vector<float> read(CUdeviceptr from, size_t floats);
   void write(CUdeviceptr to, const std::vector<float> &values);
   /// Loads the image of Kernels.cu for sm_90, or its PTX for compute_80, into

@@ -18,7 +18,8 @@ namespace qlora::platform {
 
 using Values = std::vector<float>;
 
-/// A rank's GPU and communicator, which is still in creation.
+/// A rank's GPU and communicator. After construction, the communicator is still
+/// in creation.
 struct RankClient {
   RankClient(const ncclUniqueId &id, int rank, int size, int gpu)
       : rank(rank), client(gpu), data(client.allocate(64)) {
@@ -29,7 +30,7 @@ struct RankClient {
                     "init");
   }
 
-  /// Polls until the call in progress is over; returns the communicator's
+  /// Polls until the call in progress has ended; returns the communicator's
   /// state.
   ncclResult_t ask() { return ask(group); }
   static ncclResult_t ask(ncclComm_t communicator) {

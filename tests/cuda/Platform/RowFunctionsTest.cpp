@@ -46,7 +46,7 @@ TEST(RowFunctions, StayWithinTheirBounds) {
                                   std::exp2(0.9));
       }
     }
-    // Near enough to the bounds to have tested them.
+    // The largest errors are close to the bounds, so the bounds are tested.
     return worst[0] <= 1 && worst[0] > 0.7 && worst[1] <= 1 && worst[1] > 0.7;
   }));
 }

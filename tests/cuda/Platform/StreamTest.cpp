@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The order of work: ordered work stays ordered under every seed, unordered
-// work goes wrong under some.
+// The order of work: ordered work stays ordered under every seed; unordered
+// work gives wrong results under some seeds.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -20,8 +20,9 @@ static int countSeeds(const std::function<bool()> &body) {
   return count;
 }
 
-/// One stream fills with 5, another adds one, with or without an event in
-/// between. Runs twice, so that the buffer is written after it was read.
+/// Fills a buffer with 5 on one stream and adds one on another, with or without
+/// events in between. Does it twice, so that the buffer is also written after
+/// it was read.
 static bool fillsThenAdds(bool hasEvents) {
   Client client;
   const CUstream other = client.newStream();
@@ -67,7 +68,7 @@ TEST(Stream, WorkOfOneStreamIsInOrder) {
             kSeeds);
 }
 
-/// Copies to pinned memory, which the host reads at once, or after a wait.
+/// Copies to pinned memory, which the host reads immediately, or after waiting.
 static bool readsPinned(bool waits) {
   Client client;
   void *host = nullptr;

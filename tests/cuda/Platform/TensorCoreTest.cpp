@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The instructions in TensorCore.cuh against plain loops.
+// Compares the instructions in TensorCore.cuh with plain loops.
 
 #include "runtime/Kernels/Rows.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -39,8 +39,9 @@ static std::vector<float> packed(const Matrix &matrix) {
   return floats;
 }
 
-/// Returns element (row, column) of matmul `number` of two, each 16 by 16, from
-/// the accumulators of a warp's lanes: two C's of 8 columns side by side.
+/// Returns element (row, column) of matmul `number` (0 or 1), whose result is
+/// 16 by 16, from the accumulators of a warp's lanes. These are two C's of 8
+/// columns, side by side.
 static float elementOf(const std::vector<float> &sums, size_t warp,
                        size_t number, size_t row, size_t column) {
   const size_t lane = row % 8 * 4 + column % 8 / 2;
@@ -50,7 +51,7 @@ static float elementOf(const std::vector<float> &sums, size_t warp,
 
 TEST(TensorCore, MultipliesAsALoop) {
   EXPECT_TRUE(inProcess({}, [] {
-    // The last 5 rows of the second warp's B do not exist.
+    // The second warp's B has only 11 of 16 rows.
     Matrix rows = randomMatrix(64);
     Client client;
     const CUdeviceptr in = client.allocate(64 * 16 / 2);

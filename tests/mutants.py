@@ -284,7 +284,7 @@ def show(mutant):
 def summary(mutants):
     """Prints a Markdown table: the number of mutants by folder and outcome."""
     results = ("killed by quick", "killed by full", "survived")
-    print("| Folder | Mutants | " + " | ".join(results) + " |")
+    print("\n| Folder | Mutants | " + " | ".join(results) + " |")
     print("|---|---|" + "---|" * len(results))
     for folder in (*coverage.FOLDERS, ""):
         chosen = [one["result"] for one in mutants

@@ -216,7 +216,8 @@ struct Wrapper {
   std::string_view modelType;    ///< `model_type` of the folder
   std::string_view architecture; ///< the class that is created
   std::string_view textType;     ///< `model_type` if text_config has none
-  /// Path of the text model in the class, instead of "model" in ModuleNames.
+  /// Replaces the leading "model" of paths in ModuleNames, for example by
+  /// "model.language_model".
   std::string_view textModel;
   bool tied; ///< default of `tie_word_embeddings`
   /// Modules of the class outside of the text model, which stay unchanged.

@@ -223,9 +223,9 @@ LogicalResult qlora::checkTargetNames(ModuleOp root,
       return failure();
   if (std::optional<int64_t> layer =
           choice.targets.findUnmatchedLayer(modules.adaptable))
-    return root.emitError("layers_to_transform: lora_target_modules matches "
-                          "nothing in layer ")
-           << *layer << ". Fix: remove it";
+    return root.emitError("layers_to_transform: layer ")
+           << *layer << " has no module of lora_target_modules. Fix: remove "
+           << *layer << " from the list";
   return checkOthers(root, modules, choice);
 }
 

@@ -53,7 +53,8 @@ nlohmann::json modelMetadata(const Options &options) {
   return facts;
 }
 
-/// Hashes the first bytes of every tensor, which further training changes.
+/// Hashes the first bytes of every tensor. That is enough to tell models apart:
+/// further training changes all tensors.
 static Status addSample(const std::string &folder, ContentHash &hash) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   constexpr uint64_t kSample = 4096;

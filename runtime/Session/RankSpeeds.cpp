@@ -34,8 +34,9 @@ Status checkRankSpeeds(const Options &options, const LoadedModule &module,
         formatCounted(ranks, "rank"));
   if (!areEqual(given) && module.meetsInEntries())
     return Status::invalid(
-        "{}: ranks of '{}' share a model and run the same micro-batches. Fix: "
-        "leave the option out, or compile without --parallel{}",
+        "{}: the ranks of '{}' run their micro-batches together, so a faster "
+        "rank cannot take more of them. Fix: leave the option out, or compile "
+        "without --parallel{}",
         name, module.path(),
         module.stages() > 1 ? " (for a pipeline, compile with --stage-speeds)"
                             : "");

@@ -13,7 +13,8 @@
 //                    rank_memory_bytes, rank_step_time (s, without waits for
 //                    other ranks; CPU only), and from NVML
 //                    rank_gpu_utilization (%), rank_gpu_power_watts;
-//                    aux_loss if the model has routers, before its factor
+//                    aux_loss if the model has routers, before it is
+//                    multiplied by router_aux_loss_coef
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_exact_match, eval_rows,
 //                    eval_runtime (s), eval_aux_loss

@@ -73,15 +73,15 @@ Status fillChunks(const Options &o, CompileOptions &c) {
   const std::string parts = o.spelling("num_virtual_stages_per_pipeline_rank");
   if (c.chunks == 0)
     return Status::invalid(
-        "{} {} needs chunks in a multiple of the {} stages, but a micro-batch "
-        "has {} rows; use a --per-device-train-batch-size that is a multiple "
-        "of {}",
+        "{} {} needs a number of chunks that is a multiple of the {} stages, "
+        "but a micro-batch has {} rows; use a --per-device-train-batch-size "
+        "that is a multiple of {}",
         parts, c.stageParts, c.stages, c.batch, c.stages);
   if (c.chunks % unit != 0)
-    return Status::invalid("{} {} needs a multiple of the {} stages as chunks, "
-                           "but {} is {}; use a multiple",
-                           parts, c.stageParts, c.stages,
-                           o.spelling("num_micro_batches"), asked);
+    return Status::invalid(
+        "{} {} needs a number of chunks that is a multiple of the {} stages, "
+        "but {} is {}; use a multiple",
+        parts, c.stageParts, c.stages, o.spelling("num_micro_batches"), asked);
   return c.chunks > 1 ? checkChunks(o) : Status::ok();
 }
 

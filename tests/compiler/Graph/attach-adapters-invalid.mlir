@@ -49,7 +49,7 @@
 // SAVED: error: lora_target_modules: 'q_proj' is also in modules_to_save, which trains it in full. Fix: remove it from one of the two
 // EXCLUSION: error: exclude_modules: 'nope' matches no module; there are: embed_tokens, q_proj, k_proj, v_proj, o_proj, gate, down
 // EXCLUSIONS: error: exclude_modules: ".*vision.*" matches no module
-// LAYER: error: layers_to_transform: lora_target_modules matches nothing in layer 7. Fix: remove it
+// LAYER: error: layers_to_transform: layer 7 has no module of lora_target_modules. Fix: remove 7 from the list
 // KEY: error: lora_rank_pattern: 'v_proj' matches no module with an adapter; did you mean 'q_proj'?
 // ALPHA: error: lora_alpha_pattern: 'nomatch' matches no module with an adapter; there are: q_proj
 // EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, which does not support use_dora, lora_bias or init_lora_weights pissa, olora and loftq; remove it

@@ -5,10 +5,11 @@
 
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s
 
-// A third of 16,384 bytes is rounded up to 5,504. Three such shards have 128
-// bytes more than the tensor; these are zeros after the gradient, which is
-// computed in that buffer. A gradient computed elsewhere is copied first. A
-// gradient that three ranks divide evenly has no padding.
+// A third of 16,384 bytes, rounded up to a multiple of 64, is 5,504. Three such
+// shards have 128 bytes more than the tensor. So the gradient is computed in a
+// buffer of that size, and its last 128 bytes are filled with zeros. A gradient
+// computed elsewhere is first copied into such a buffer. A gradient whose size
+// three ranks divide evenly has no padding.
 // CHECK-DAG: program.parameter "w" trainable offset 4096 bytes 16384 [64, 64] {{.*}}piece 5504
 // CHECK-DAG: program.parameter "first" trainable offset {{[0-9]+}} bytes 6144 [24, 64] {{.*}}piece 4096 {
 // CHECK-DAG: program.parameter "second" trainable offset {{[0-9]+}} bytes 6144 [24, 64] {{.*}}piece 4096 first 6144

@@ -42,7 +42,9 @@ TEST(PlaceWaits, DropsWhatIsImplied) {
 }
 
 TEST(PlaceWaits, TwoBuffersInTurn) {
-  // Decode 0, decode 1 | use 0, decode 2 | use 1, ...: queue 1 decodes.
+  // Queue 1 decodes weights 0 to 3 into two buffers in turn; queue 0 uses them.
+  // The commands in order: decode 0, decode 1, use 0, decode 2 (into the buffer
+  // of weight 0), use 1, decode 3, use 2, use 3.
   std::vector<QueuedWork> commands = {{1, {}},  {1, {}},     {0, {0}},
                                       {1, {2}}, {0, {1}},    {1, {4}},
                                       {0, {3}}, {0, {5, 3}}};

@@ -283,7 +283,7 @@ def _check_answer(row: dict) -> None:
     prompt = row.get("prompt", row.get("instruction"))
     if isinstance(prompt, str) and not prompt.strip():
         raise DataError("a row whose prompt is empty",
-                        "add it, or remove the row")
+                        "add a prompt, or remove the row")
     if isinstance(prompt, list):
         _refuse_answered("prompt", [turn_of(turn, f"prompt[{index}]")
                                     for index, turn in enumerate(prompt)])

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Entries, commands and operands of the demo module, by name.
+/// Indices of the demo module's entries, commands and operands, by name.
 enum DemoEntry { kDemoEvaluate, kDemoAccumulate, kDemoUpdate };
 enum DemoArena {
   kDemoFrozen,
@@ -58,8 +58,9 @@ public:
     copy(images, header.images, header.image_count);
   }
 
-  /// Retargets the module to CUDA: every kernel a symbol of its name, 32
-  /// threads and 4 rows a block, in two units for sm_80 and sm_90 and as PTX.
+  /// Makes the module a CUDA program: every kernel is a symbol of its name,
+  /// with 32 threads and 4 rows per block. There are two units, for sm_80 and
+  /// sm_90 and as PTX.
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;
@@ -77,7 +78,7 @@ public:
     }
   }
 
-  /// Returns a module of the current tables, which must outlive it.
+  /// Returns a module that refers to the current tables, which must outlive it.
   const qlora_module &table() {
     header.arenas = arenas.data();
     header.parameters = parameters.data();
@@ -102,7 +103,7 @@ public:
     return header;
   }
 
-  /// Loads and checks the tables.
+  /// Checks the tables and returns them as a loaded module.
   StatusOr<LoadedModule> load() {
     return LoadedModule::fromTable(table(), "demo");
   }
@@ -123,7 +124,7 @@ private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped
 };
 
-/// Links two stages of a pipeline; `first` is the module.
+/// Makes two modules the stages of one pipeline; `first` is the loaded module.
 inline void followEachOther(DemoTables &first, DemoTables &second) {
   first.header.stages = second.header.stages = 2;
   second.header.stage = 1;
@@ -139,8 +140,8 @@ inline void shareLines(DemoTables &tables) {
       binding.bytes /= 2;
 }
 
-/// Appends attention forward of 128 tokens, one head of 8, implemented by
-/// `row`. This last command becomes all of ACCUMULATE_LAST.
+/// Replaces ACCUMULATE_LAST by one command: forward attention of 128 tokens
+/// with one head of 8, implemented by the row `row` of Kernels.def.
 inline void addAttention(DemoTables &tables, const char *row) {
   const KernelOp &op = *findKernelOp("attention");
   const auto operands = uint32_t(op.operands.size()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Amounts in text for people, at the edges of their units.
+// Texts of sizes, times and counts for people, at the limits between units.
 
 #include "runtime/Base/Amounts.h"
 

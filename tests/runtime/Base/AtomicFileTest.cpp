@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files that appear complete or not at all, whatever fails before.
+// Files that appear complete or not at all, whichever call fails.
 
 #include "runtime/Base/AtomicFile.h"
 
@@ -81,13 +81,13 @@ static Status replace(const std::string &path) {
   return file.commit();
 }
 
-/// Any failing call but the last, which flushes the folder, leaves the old file
-/// alone in its folder.
+/// If a call fails, the folder has only the old file, unchanged. The exception
+/// is the last call, which flushes the folder.
 TEST(AtomicFile, AFailingCallLeavesWhatWasThere) {
   for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO, EROFS, EACCES}) {
     const bool isFull = error == ENOSPC || error == EDQUOT || error == EFBIG;
     const TemporaryFolder folder;
-    // The end of a call on the folder itself.
+    // Text at the end of the description of a call on the folder itself.
     const std::string inFolder =
         std::filesystem::path(folder.path()).filename().string() + "'";
     FaultSweep sweep(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Command lines: spellings of flags and values, and refusals.
+// Command lines: spellings of flags and values, and errors.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -29,7 +29,7 @@ static StatusOr<CommandLine> parse(const std::vector<std::string> &words) {
   return parseCommandLine(words, tool());
 }
 
-/// Returns the settings as "name=text ...".
+/// Returns the parsed settings as "name=text ...".
 static std::string settings(std::vector<std::string> words) {
   auto line = parse(words);
   if (!line.isOk())
@@ -95,7 +95,8 @@ TEST(CommandLine, Errors) {
             "--lora-target-modules instead");
 }
 
-/// Returns a line with a list as "rest | name=text ...".
+/// Returns a command line with a list as "rest | name=text ...", where rest are
+/// the other arguments.
 static std::string withList(std::vector<std::string> words) {
   auto line = parse(words);
   if (!line.isOk())
@@ -118,7 +119,8 @@ TEST(CommandLine, ListsTakeTheWordsThatFollow) {
             "m.mlir | gpus=2" + both.substr(both.find(" l")));
   EXPECT_EQ(withList({flag, "q_proj", "v_proj", "--", "other"}),
             "other" + both.substr(both.find(" |")));
-  // Standard input, and an existing program of any name.
+  // A list ends before `-` (standard input) and before the name of an existing
+  // program.
   EXPECT_EQ(withList({flag, "q_proj", "v_proj", "-"}),
             "-" + both.substr(both.find(" |")));
   const std::string file = testing::TempDir() + "a-program";
@@ -134,7 +136,8 @@ TEST(CommandLine, OneWordOfAListStaysAsItIs) {
                            ".*\\.(q|v)_proj", "[qv]_proj"})
     EXPECT_EQ(withList({"--lora-target-modules", text, "m.mlir"}),
               std::string("m.mlir | lora_target_modules=") + text);
-  // A shell makes two arguments of this; after an equals sign only one counts.
+  // A shell splits `[q_proj, v_proj]` into two arguments. After an equals sign,
+  // the value is one argument.
   EXPECT_EQ(withList({"--target-modules", "[q_proj,", "v_proj]", "m.mlir"}),
             "m.mlir | lora_target_modules=[q_proj, v_proj]");
   EXPECT_EQ(withList({"--target-modules=q_proj", "model", "--gpus", "2"}),

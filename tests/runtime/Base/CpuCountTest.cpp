@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// CPU quotas of both control group versions, and what sets the thread count.
+// CPU quotas of both versions of control groups, and the settings that
+// determine the number of threads.
 
 #include "runtime/Base/CpuCount.h"
 
@@ -16,10 +17,11 @@
 using namespace qlora;
 namespace fs = std::filesystem;
 
-/// CPUs of a fake machine; 0: this machine.
+/// Number of CPUs of a fake machine; 0 for the real machine.
 static size_t madeUpCpus = 0;
 
-/// Replaces the C library's; like the kernel, it refuses a set that is small.
+/// Replaces the C library's function. Like the kernel, it returns an error for
+/// a set that is too small.
 extern "C" int sched_getaffinity(pid_t process, size_t bytes,
                                  cpu_set_t *set) noexcept {
   using Function = int (*)(pid_t, size_t, cpu_set_t *);

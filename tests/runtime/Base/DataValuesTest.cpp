@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Inputs with weights, and column names, from flags and YAML.
+// Input files with weights, and column names, from flags and YAML.
 
 #include "runtime/Base/DataValues.h"
 
@@ -49,7 +49,7 @@ TEST(DataValues, SeveralPathsHaveWeights) {
   Options compiled;
   ASSERT_TRUE(compiled.applyRecorded(dumpJson(options.recorded())).isOk());
   EXPECT_EQ(compiled.value("train_file"), options.value("train_file"));
-  // Flags replace the file's values, and add to each other.
+  // Flags replace the file's values; several flags are combined.
   OptionSetting flags[] = {setting("train_file", "d:2"),
                            setting("train_file", "e")};
   ASSERT_TRUE(compiled.applySettings(flags).isOk());

@@ -73,7 +73,7 @@ TEST(DeviceMap, AFileSaysHowManyThereAre) {
   const auto mapped = mappedMesh(Options(), fileOf(text), 1);
   ASSERT_TRUE(mapped.isOk()) << mapped.status().message();
   EXPECT_EQ(mapped->mesh.text(), "pp=3");
-  // The compiler's form: compact JSON, whatever whitespace the file has.
+  // The compiler's form is compact JSON, whatever whitespace the file has.
   EXPECT_EQ(mapped->map,
             R"({"lm_head":2,"model.embed_tokens":0,"model.layers":1,)"
             R"("model.layers.0":0})");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Spellings of earlier versions: hidden but accepted on the command line, in
-// YAML files and in recorded options. Two names are refused, except in files
-// that an earlier version wrote.
+// Option names and values of earlier versions: hidden, but accepted on the
+// command line, in YAML files and in recorded options. Two names are errors,
+// except in files that an earlier version wrote.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -91,7 +91,8 @@ TEST(EarlierSpellings, AreAcceptedAndNotShown) {
   }
 }
 
-/// The list above is complete: it has every hidden alias of every table.
+/// The list of tested spellings above has every hidden alias of every option
+/// table.
 TEST(EarlierSpellings, AreAllTested) {
   const std::span<const OptionRow> tables[] = {
       optionTable(), kCompilerOptions, kRunnerOptions, kImporterOptions};
@@ -125,7 +126,7 @@ TEST(EarlierSpellings, NamesWithTwoMeaningsAreRefused) {
   }
 }
 
-/// The names were those of resolved configurations and of programs.
+/// Resolved configurations and programs of earlier versions have the old names.
 TEST(EarlierSpellings, FilesOfEarlierVersionsLoad) {
   std::string text = Options().resolvedYaml();
   const std::string today = "adapter_base_name: \"\"";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Files, folders, memory and programs of Base with each call failing in turn.
+// Operations of runtime/Base on files, folders, memory and programs, with each
+// call of the C library failing in turn.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +23,8 @@ void expectOneLine(const Status &status, const std::string &part) {
       << status.message() << " has no " << part;
 }
 
-/// A folder has a whole manifest or none that is taken for one.
+/// After a failed call, a folder has a complete manifest or none that could be
+/// taken for complete.
 TEST(Faults, OfAManifest) {
   for (const int error : {ENOSPC, EIO})
     for (const unsigned calls : {kChanges, kReads}) {
@@ -44,7 +46,7 @@ TEST(Faults, OfAManifest) {
     }
 }
 
-/// A folder that cannot be read is not mistaken for one without a manifest.
+/// A folder that cannot be read is not reported as a folder without a manifest.
 TEST(Faults, OfVerifying) {
   const TemporaryFolder folder;
   folder.write("a.bin", std::string(3000, 'x'));
@@ -117,7 +119,8 @@ TEST(Faults, OfAProgram) {
   }
 }
 
-/// A process may be killed at any call: the old file or the new one is there.
+/// A process may be killed at any call. The folder then has the old file or the
+/// new file.
 TEST(Faults, OfAKilledProcess) {
   const TemporaryFolder folder;
   FaultSweep sweep({.calls = kChanges,

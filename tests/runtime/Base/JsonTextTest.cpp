@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Texts that are not UTF-8, as JSON for people and as JSON that is read again.
+// JSON of texts that are not UTF-8: for people, and in an exact form that can
+// be read back.
 
 #include "runtime/Base/JsonText.h"
 
@@ -23,7 +24,8 @@ TEST(JsonText, ExactTextIsRead) {
       "plain", "tok\xff.safetensors", "\xff\xfe", "caf\xc3\xa9", "half \xc3",
       "too long \xc0\xaf \xe0\x80\xaf", "surrogate \xed\xa0\x80",
       "above \xf4\x90\x80\x80", "emoji \xf0\x9f\x98\x80", "quote \" \\ \n",
-      // The code points that represent bytes internally.
+      // Code points that represent bytes in the exact form, complete and
+      // incomplete.
       "private \xf4\x8f\xbf\xbf", "cut \xf4\x8f\xbf", "\x80\xbf\xc0",
       std::string("zero \0 in it", 12)};
   for (const std::string &text : texts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Manifests: every change in a folder is found and named.
+// Manifests: every change in a folder is found, and the message names the file.
 
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ static Tool helpTool() {
 
 static std::string all() { return fullHelp(helpTool()); }
 
-/// Returns how often the help has this flag in the column of flags.
+/// Returns how often the flag occurs in the help's column of flags.
 static int count(const std::string &help, const std::string &flag) {
   std::istringstream lines(help);
   int times = 0;

@@ -42,7 +42,8 @@ TEST(OptionValue, ByteSizes) {
     EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
 }
 
-/// The order matters: PEFT takes the first pattern that matches a module.
+/// The order is relevant, because PEFT takes the first pattern that matches a
+/// module.
 TEST(OptionValue, PatternsKeepTheirOrder) {
   const std::string map = R"({"q_proj":2,"layers.0.self_attn.q_proj":6})";
   const auto orderIn = [](const Options &options) {

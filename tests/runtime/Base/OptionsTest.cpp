@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Options: layers, spellings, and refusals.
+// Options: layers, spellings, and errors.
 
 #include "runtime/Base/Options.h"
 
@@ -84,7 +84,7 @@ TEST(Options, OutputsAreWhereTheCommandRunsAndNotRecorded) {
             std::filesystem::current_path() / "adapters/one");
   EXPECT_FALSE(compiled.recorded().contains("output_dir"));
   EXPECT_FALSE(compiled.recorded().contains("overwrite_output_dir"));
-  // A program of an earlier compiler may have recorded it.
+  // A program of an earlier compiler may have recorded output_dir.
   Options atRunTime;
   ASSERT_TRUE(atRunTime
                   .applyRecorded(R"({"output_dir": "/elsewhere",
@@ -181,7 +181,8 @@ TEST(Options, YamlErrorsNameTheLine) {
             std::string::npos);
 }
 
-/// Ten times the previous value, eight times: more than the text could hold.
+/// Each level repeats the previous value ten times with YAML aliases, which
+/// gives more values than the limit.
 TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   std::string text = "lora_rank_pattern:\n  a0: &a0 q_proj\n";
   for (int level = 1; level < 8; ++level) {
@@ -198,7 +199,7 @@ TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
-/// A common use of aliases.
+/// A common use of YAML aliases: one value for two options.
 TEST(Options, AnAliasIsItsValue) {
   Options options;
   ASSERT_TRUE(options
@@ -208,7 +209,7 @@ TEST(Options, AnAliasIsItsValue) {
                   .isOk());
   EXPECT_EQ(options.names("modules_to_save"),
             (std::vector<std::string>{"q_proj"}));
-  // A long list without aliases.
+  // A long list without aliases is allowed.
   std::string tokens = "trainable_token_indices: [0";
   for (int token = 1; token < 50000; ++token)
     tokens += fmt::format(",{}", token);
@@ -300,7 +301,7 @@ TEST(Options, TrainedTokensAreWordsOnce) {
                          : status.message();
   };
   EXPECT_EQ(tokensOf("lora_r: 4\n"), "[]");
-  // The order is kept, since rows of an adapter follow it.
+  // The order of tokens is preserved, because rows of an adapter follow it.
   EXPECT_EQ(tokensOf("trainable_token_indices: [32000, 0, 17]\n"),
             "[32000,0,17]");
   EXPECT_EQ(tokensOf("peft_trainable_token_indices: 5, 4\n"), "[5,4]");
@@ -358,7 +359,8 @@ TEST(Options, AMemoryLimitOfTheMachine) {
   auto yaml = writeFile("a.yaml", "memory_limit: auto\n");
   ASSERT_TRUE(options.applyYaml(yaml).isOk());
   EXPECT_EQ(options.integer("memory_limit"), kAutoSize);
-  // The compiler records a number; the same file may be given again.
+  // The compiler records a number of bytes. Applying the same file again is not
+  // a conflict.
   Options atRunTime;
   ASSERT_TRUE(atRunTime.applyRecorded(R"({"memory_limit": 4096})").isOk());
   ASSERT_TRUE(atRunTime.applyYaml(yaml).isOk());

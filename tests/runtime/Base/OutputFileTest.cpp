@@ -26,10 +26,12 @@ TEST(OutputFile, SaysWhatIsMissing) {
   ASSERT_EQ(std::sscanf(status.message().c_str() + start.size(),
                         "%llu of %llu bytes", &missing, &all),
             2);
-  // This layer does not name the use of the bytes, or other disks.
+  // At this layer, the message does not say what the bytes are for, nor does it
+  // suggest other disks.
   EXPECT_TRUE(status.message().ends_with(" bytes; free some space"));
   EXPECT_EQ(all, 2 * size);
-  // At least the amount that an empty disk of this size would lack.
+  // The message names at least the bytes that would be missing on an empty disk
+  // of this size.
   EXPECT_GE(missing, size);
   EXPECT_LE(missing, 2 * size);
 }

@@ -29,7 +29,8 @@ TEST(ParallelMesh, ReadsAxes) {
   EXPECT_EQ(tensor->rowRanks(), 65535);
 }
 
-/// An fsdp group is inside a context-parallel group, or consists of several.
+/// An fsdp group is either inside a context-parallel group or consists of
+/// several such groups.
 TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   for (const auto &[text, size, rows] :
        {std::tuple("cp=4", 4, 4), {"fsdp=8,cp=4", 8, 4}, {"zero1=2,cp=4", 4, 4},
@@ -52,7 +53,7 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
             "the other; change one");
 }
 
-/// Shards are on ranks of one stage, so stages may shard differently.
+/// fsdp groups have ranks of one stage only, so stages may shard differently.
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
   for (const auto &[text, size] : {std::pair("pp=4", 4),
                                    {"fsdp=3,pp=2", 6},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Output, lines and end of another program.
+// Output, lines and exit of a child program.
 
 #include "runtime/Base/Subprocess.h"
 
@@ -32,7 +32,8 @@ TEST(Subprocess, TheProgramIsToldThatThisOneHasEnded) {
   fs::remove(told);
   const pid_t parent = fork();
   if (parent == 0) {
-    // The trap comes first, since the parent is killed without delay.
+    // The shell sets its trap first, because it then kills its parent without
+    // delay.
     (void)runProgram({"/bin/sh", "-c",
                       "trap 'echo x > " + told +
                           "; exit' TERM; kill -9 $PPID; i=0; while [ $i -lt "

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Plans that cuDNN makes for our attention graphs, on described devices. cuDNN
-// compiles them without a GPU, since none is run. QLORA_CUDNN_VERSION is the
-// version (91900) to which LD_LIBRARY_PATH must lead.
+// Plans that cuDNN makes for our attention graphs on described devices. cuDNN
+// compiles these plans without a GPU, because none of them is run.
+// LD_LIBRARY_PATH must lead to the version QLORA_CUDNN_VERSION (for example
+// 91900).
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -25,7 +26,7 @@ struct Gpu {
 constexpr Gpu kGpus[] = {
     {80, 108, 166912}, {90, 132, 232448}, {100, 148, 232448}};
 
-/// Returns the properties that cuDNN needs of a device, by its names.
+/// Returns the device properties that cuDNN needs, as JSON with cuDNN's names.
 std::string describe(const Gpu &gpu) {
   return dumpJson(
       nlohmann::json{{"deviceVer", 10 * gpu.arch},
@@ -67,7 +68,8 @@ std::ostream &operator<<(std::ostream &out, const Case &c) {
              << (c.hasSegments ? " segments" : "");
 }
 
-/// q, k and v are columns of one matrix, as the compiler makes them.
+/// Returns a request in which q, k and v are columns of one matrix, as in
+/// compiled programs.
 KernelRequest requestOf(const char *op, const Case &c) {
   KernelRequest request{findKernelOp(op), {}, {}};
   for (const KernelOperand &operand : request.op->operands)
@@ -100,7 +102,7 @@ KernelRequest requestOf(const char *op, const Case &c) {
 class CudnnPlans : public testing::TestWithParam<Gpu> {
 protected:
   void SetUp() override {
-    // cuDNN finds this library by name when it looks for a driver.
+    // cuDNN looks for a driver by name and then finds this library.
     ASSERT_TRUE(dlopen(QLORA_PLAN_DRIVER, RTLD_NOW | RTLD_GLOBAL)) << dlerror();
     auto opened = Cudnn::open();
     ASSERT_TRUE(opened.isOk()) << opened.status().message()
@@ -138,7 +140,7 @@ protected:
 
   const Cudnn *cudnn = nullptr;
   std::optional<CudnnObject> device;
-  bool isSmall = false; ///< small workspaces
+  bool isSmall = false; ///< whether workspaces must be small
 };
 
 TEST_P(CudnnPlans, Forward) {
@@ -157,7 +159,8 @@ TEST_P(CudnnPlans, GradientOfShortSequences) {
   expectPlan(planGradient({1, 128, 4, 4, 80, 20, false}));
 }
 
-/// Only engines for Hopper accept a mask that they do not recognize.
+/// Only engines for Hopper accept a mask that cuDNN does not recognize as a
+/// known pattern.
 TEST_P(CudnnPlans, GradientWithSegments) {
   const auto made = planGradient({2, 384, 9, 3, 64, 100, true});
   if (GetParam().arch == 90)
@@ -168,14 +171,14 @@ TEST_P(CudnnPlans, GradientWithSegments) {
   }
 }
 
-/// Llama 8B, two sequences of 2,048: in one launch, with stored gradients of
-/// the scores, in every version.
+/// Llama 8B with two sequences of 2,048 tokens: every version computes the
+/// gradient in one launch and stores the gradients of the scores.
 constexpr Case kLlama = {2, 2048, 32, 8, 128, 0, false};
 
 TEST_P(CudnnPlans, GradientOfLlama) {
   for (bool hasSegments : {false, true}) {
     if (hasSegments && GetParam().arch != 90)
-      continue; // see GradientWithSegments
+      continue; // tested by GradientWithSegments
     Case c = kLlama;
     c.hasSegments = hasSegments;
     SCOPED_TRACE(c);
@@ -186,7 +189,7 @@ TEST_P(CudnnPlans, GradientOfLlama) {
   }
 }
 
-/// One key head at a time, as for small workspaces.
+/// With small workspaces, the gradient is computed one key head at a time.
 TEST_P(CudnnPlans, GradientInSmallPieces) {
   isSmall = true;
   Case c = kLlama;
@@ -194,13 +197,13 @@ TEST_P(CudnnPlans, GradientInSmallPieces) {
   const auto made = planGradient(c);
   ASSERT_TRUE(made.isOk()) << made.status().message();
   EXPECT_EQ(made->dqSum, CudnnDqSum::kScores);
-  // Four query heads: 32 MiB of scores, 4 of sums of dK and dV.
+  // Four query heads need 32 MiB of scores, and 4 MiB for sums of dK and dV.
   EXPECT_GE(made->plan.workspaceBytes(), uint64_t(32) << 20);
   EXPECT_LE(made->plan.workspaceBytes(), uint64_t(37) << 20);
 }
 
-/// Scores of 4 heads that are too large to store. An engine that sums in order
-/// needs memory in proportion to length, if there is such an engine.
+/// The scores of 4 heads are too large to store. If there is an engine that
+/// sums in a fixed order, its workspace is proportional to the length.
 TEST_P(CudnnPlans, GradientOfLongSequences) {
   const bool isHopper = GetParam().arch == 90;
   const auto made = planGradient({1, 70016, 32, 8, 128, 0, isHopper});

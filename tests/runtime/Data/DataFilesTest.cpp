@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// JSONL from its file to the program: where its rows are cached, and the
-// messages about them. QLORA_PYTHON names a shell script, which returns the
-// fixture's rows for every JSONL.
+// JSONL files as input of a program: where their rows are cached, and the
+// messages about them. QLORA_PYTHON names a shell script that returns the
+// fixture's rows for every JSONL file.
 
 #include "runtime/Data/DataFiles.h"
 
@@ -31,7 +31,8 @@ protected:
     SessionFixture::TearDown();
   }
 
-  /// $0 qlora-data --tokenizer M --input F ... --output O ...
+  /// Writes the script, which is called as qlora-data --tokenizer M --input F
+  /// ... --output O ... and first runs the command `first`.
   void python(const std::string &first) {
     std::ofstream(at("python"))
         << "#!/bin/sh\nfor word; do if [ $word = --print-key ]; then echo key; "
@@ -69,7 +70,7 @@ TEST_F(DataFiles, NoDataLiesInTheOutputFolder) {
   EXPECT_EQ(adapter("out"), adapter("again"));
 }
 
-/// The other rank waits until this one has tokenised, without a time limit.
+/// One rank tokenises; the second rank waits for it without a time limit.
 TEST_F(DataFiles, TokenisingMayTakeLongerThanACollective) {
   python("sleep 6\n");
   ProcessOutput output =
@@ -96,7 +97,8 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
                                "--overwrite-output-dir", "true"});
     return run(flags);
   };
-  // 5 rows twice and 5 once; 3 of them are held out.
+  // The 5 rows of the first file count twice, the 5 of the second once; 3 of
+  // them are held out.
   ProcessOutput output = train({"--train-file", at("data.jsonl") + ":2",
                                 "--train-file", at("rows.safetensors"),
                                 "--val-set-size", "3"});
@@ -166,12 +168,12 @@ TEST_F(DataFiles, SummaryOfEachKindOfFile) {
                                reports ? &summary : &unasked);
       EXPECT_TRUE(data.isOk()) << data.status().message();
     }
-    // Ranks that report nothing do not read the whole file for it.
+    // Ranks that report nothing do not read the whole file for the summary.
     EXPECT_EQ(unasked.rows, 0);
     return summary;
   };
-  // Eight micro-batches of two rows of eight tokens; the first token of a row
-  // is no target.
+  // Eight micro-batches of two rows of eight tokens. The first token of a row
+  // is never a target.
   DataSummary tokens = summarize(at("tokens.safetensors"));
   EXPECT_EQ(tokens.rows, 16);
   EXPECT_EQ(tokens.tokens, 128);

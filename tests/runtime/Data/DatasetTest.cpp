@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rows files: order, padding, packing, counts, and every kind of invalid file.
+// Files of rows: order, padding, packing, counts, and every kind of invalid
+// file.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -13,8 +14,8 @@
 
 using namespace qlora;
 
-/// Compares the counts of batches read over two steps of each shape with the
-/// counts announced before.
+/// For each shape, compares the counts of the batches that are read in two
+/// steps with the counts announced before.
 static void expectCountsOf(Dataset &data) {
   MicroBatch batch;
   for (const StepShape &shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
@@ -63,7 +64,7 @@ TEST(Dataset, KnowsTheLabelsOfAllRanks) {
 }
 
 static std::string fiveRows() {
-  // Row r has r + 1 tokens, each r + 1.
+  // Row r has r + 1 tokens, and all of them have the id r + 1.
   Ints ids;
   std::vector<int64_t> offsets = {0};
   for (int32_t r = 0; r < 5; ++r) {
@@ -84,7 +85,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.targets, (Ints{-100, -100, 2, -100}));
   EXPECT_EQ(batch.segments, (Ints{1, 0, 1, 1}));
   EXPECT_EQ(batch.longestRow(), 2);
-  // Row 4 and a sequence of padding.
+  // The last micro-batch has row 4 and a sequence of padding.
   EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 8);
   EXPECT_EQ(batch.labelCount(), 4);
@@ -93,7 +94,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
   EXPECT_EQ(batch.longestRow(), 1);
-  // Rows of one sequence are counted separately, and so are rows of two.
+  // longestRow() counts segments separately, both for one sequence and for two.
   batch.length = 4;
   batch.segments = {1, 1, 1, 2, 2, 2, 0, 0};
   EXPECT_EQ(batch.longestRow(), 3);
@@ -101,7 +102,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.segmentLengths(), (Ints{3, 3, 3, 1, 2, 2, 0, 0}));
 }
 
-/// Bytes of this process's own memory, without mapped files.
+/// Returns the resident bytes of this process without mapped files.
 static int64_t ownBytes() {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -113,7 +114,7 @@ static int64_t ownBytes() {
 }
 
 TEST(Dataset, TokensStayInTheirFile) {
-  // Rows of 1,024 tokens; 8 MiB of ids and 8 MiB of labels.
+  // Rows of 1,024 tokens: 8 MiB of ids and 8 MiB of labels.
   const int64_t rows = 2 << 10, tokens = 1 << 10;
   std::string path;
   {
@@ -161,7 +162,7 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
 
 TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   auto data = open(fiveRows(), {1, {6}, 10}, {0, true});
-  // First fit into 6: {1,2,3}, {4}, {5}.
+  // First-fit packing into sequences of 6 tokens gives {1, 2, 3}, {4}, {5}.
   EXPECT_EQ(data->schedule().count(), 3);
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
@@ -171,7 +172,7 @@ TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   EXPECT_EQ(batch.targets, (Ints{-100, 2, -100, 3, 3, -100}));
 }
 
-/// Returns every row of every step as step, token id, labels.
+/// Returns every row of all steps as {step, token id, number of labels}.
 static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
                                                     const StepShape &shape,
                                                     int64_t steps) {
@@ -205,7 +206,7 @@ TEST(RowsFile, StepPackingHasTheRowsOfPaddedOnes) {
   }
 }
 
-/// Expects the schedule to predict the batches.
+/// Expects that the schedule predicts the batches that are read.
 static void expectForeseen(Dataset &data, const StepShape &shape) {
   MicroBatch batch;
   for (int64_t step = 0; step < 7; ++step)
@@ -254,7 +255,8 @@ TEST(RowsFile, StepPackingMicroBatchesAreOneLineOfABucket) {
   EXPECT_EQ(data->schedule().microBatches(0, {1, 3}), 3);
 }
 
-/// Returns whether the first micro-batch has one segment per sequence.
+/// Returns whether the first micro-batch is marked as having one segment per
+/// sequence.
 bool saysOneSegment(std::unique_ptr<Dataset> data) {
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
@@ -292,7 +294,7 @@ TEST(RowsFile, StepPackingNeedsBuckets) {
             "with --step-packing true");
 }
 
-/// Three pairs: of 1 and 2 tokens, 3 and 1, 2 and 2.
+/// Three pairs of answers with 1 and 2, 3 and 1, and 2 and 2 tokens.
 static std::string threePairs(const char *isPairs = "true") {
   const Ints ids = {1, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6};
   return writeRows("pairs", ids, ids, {0, 1, 3, 6, 7, 9, 11},
@@ -310,7 +312,7 @@ TEST(RowsFile, PairsStayTogetherChosenBeforeRejected) {
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{1, 0, 0, 0, 3, 3, 3, 0, 2, 2, 0, 0, 4, 0, 0, 0}));
-  // The last one has one pair, and empty sequences.
+  // The last micro-batch has one pair and empty sequences.
   EXPECT_TRUE(data->readInOrder(1, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 5, 0, 0, 6, 6, 0, 0}));
   EXPECT_EQ(batch.segments, (Ints{1, 1, 0, 0, 1, 1, 0, 0}));

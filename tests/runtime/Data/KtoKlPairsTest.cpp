@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of desirable and undesirable answers, followed by mismatched ones.
+// Rows of desirable and undesirable answers, followed by rows with mismatched
+// answers.
 
 #include "tests/runtime/Data/DataFiles.h"
 
 using namespace qlora;
 
-/// Prompts 1 2, 4 and 8 with the answers 3, 5 6 7 and 9.
+/// Writes the prompts {1, 2}, {4} and {8} with the answers {3}, {5, 6, 7} and
+/// {9}.
 static std::string threeAnswers(const Ints &desirable) {
   const Ints ids = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   const Ints labels = {-100, -100, 3, -100, 5, 6, 7, -100, 9};
@@ -21,7 +23,7 @@ static std::string threeAnswers(const Ints &desirable) {
                              offsets.size() * 8}}});
 }
 
-/// The shape of two rows, each with a mismatched sequence.
+/// Returns the shape of two rows, each with a mismatched sequence.
 static CompiledVariants shapeOf(std::vector<int64_t> lengths) {
   CompiledVariants shape = {4, std::move(lengths), 10};
   shape.sides = 2;
@@ -35,7 +37,7 @@ TEST(KtoKlPairs, AreThoseOfTheRowsBefore) {
   EXPECT_EQ(data->schedule().count(), 2);
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
-  // The third sequence has five tokens, more than the longest row.
+  // The third sequence has five tokens, more than the longest row of the file.
   EXPECT_EQ(batch.length, 6);
   EXPECT_EQ(batch.ids, (Ints{1, 2, 3, 0, 0, 0, 4, 5, 6, 7, 0, 0, //
                              1, 2, 5, 6, 7, 0, 4, 3, 0, 0, 0, 0}));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches of ranks that run the same entries at the same time: one shape
-// and one label count, with the rows that each rank has without lockstep.
+// Micro-batches of ranks that run the same entries at the same time. They have
+// one shape and one label count; each rank has the rows that it would have
+// without lockstep.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -18,8 +19,8 @@ static Ints tokensOf(const MicroBatch &batch) {
   return tokens;
 }
 
-/// Expects ranks that read together to have one shape, and `said` to be the
-/// maximum of their labels. `read` takes a rank and a shape.
+/// Expects that ranks that read together have one shape, and that `said` is the
+/// maximum of their label counts. `read` takes a rank and a shape.
 template <typename Read>
 static void expectLockstep(const StepShape &alone, const Read &read,
                            std::optional<int64_t> said) {

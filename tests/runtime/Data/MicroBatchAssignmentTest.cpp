@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Each micro-batch is assigned once: in turn to equal ranks, in proportion to
-// speed otherwise.
+// Each micro-batch is assigned once: in turn to equally fast ranks, otherwise
+// in proportion to speed.
 
 #include "runtime/Data/MicroBatchAssignment.h"
 
@@ -60,7 +60,8 @@ TEST(MicroBatchAssignment, EachMicroBatchIsSomebodysAndNoneEndsMuchLater) {
     for (int64_t i = 0; i < each * 4; ++i)
       EXPECT_EQ(all[size_t(i)], i);
     EXPECT_EQ(std::ssize(all), each * 4);
-    // 8.2 per unit of time; at most one more on the slowest rank.
+    // Together the ranks compute 8.2 micro-batches per unit of time. The
+    // slowest rank may get one more than its share.
     EXPECT_LE(longest, double(each * 4) / 8.2 + 1 / 0.7);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which rows of several files train, and which validate.
+// Selection of rows of several files for training and for validation.
 
 #include "runtime/Data/RowSelection.h"
 
@@ -35,7 +35,8 @@ std::map<int64_t, int> times(const std::vector<int64_t> &rows) {
 }
 
 TEST(RowSelection, AWeightIsHowOftenARowComes) {
-  // Rows 0..99 twice and half of them once more, half of 100..299.
+  // Rows 0 to 99 occur twice, and half of them three times; half of rows 100 to
+  // 299 occur once.
   auto count = times(select({{"a", 100, 2.5}, {"b", 200, 0.5}}).training);
   int three = 0, once = 0;
   for (int64_t row = 0; row < 100; ++row) {
@@ -58,7 +59,7 @@ TEST(RowSelection, TheSeedDrawsAndNothingElse) {
   const auto other = select(sources, 20, 43);
   EXPECT_NE(first.training, other.training);
   EXPECT_NE(first.validation, other.validation);
-  // Files are sampled differently.
+  // The two files are sampled with different random numbers.
   const auto plain = select(sources);
   std::vector<int64_t> a, b;
   for (int64_t row : plain.training)
@@ -71,7 +72,7 @@ TEST(RowSelection, ValidationAndTrainingHaveNoRowInCommon) {
   for (double size : {0.05, 0.5, 1.0, 30.0}) {
     const auto chosen = select({{"a", 30, 2}, {"b", 31, 1}}, size);
     std::set<int64_t> all(chosen.validation.begin(), chosen.validation.end());
-    // ceil(0.05 * 61) = 4, ceil(30.5) = 31.
+    // ceil(0.05 * 61) = 4 and ceil(0.5 * 61) = 31 rows are held out.
     EXPECT_EQ(all.size(), size < 0.1 ? 4u : size < 1 ? 31u : size_t(size));
     for (const auto &[row, count] : times(chosen.training)) {
       EXPECT_EQ(count, row < 30 ? 2 : 1);
@@ -93,8 +94,8 @@ TEST(RowSelection, RefusesPartsThatAreEmpty) {
             "weight");
 }
 
-/// Two files of rows, [1 2 3] [4 5] and [6 7] [8 9 10]; the second one is read
-/// twice.
+/// Two files with the rows [1 2 3] [4 5] and [6 7] [8 9 10]; the second file is
+/// used twice per epoch.
 TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
   CompiledVariants shape;
   shape.batch = 1;
@@ -106,7 +107,7 @@ TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
                {writeRows("two.safetensors", {6, 7, 8, 9, 10},
                           {6, -100, 8, 9, 10}, {0, 2, 5}),
                 2}};
-  // A row without a label counts too.
+  // Rows without labels are included.
   auto parts = openMix(mix, shape, {});
   ASSERT_TRUE(parts.isOk()) << parts.status().message();
   Dataset &data = *parts->training;

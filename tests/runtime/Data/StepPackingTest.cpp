@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Every row occurs once, no micro-batch exceeds its bucket, ranks are balanced,
-// and the cost is never above that of padded rows.
+// Packs the rows of a step: every row occurs once, no micro-batch exceeds its
+// bucket, ranks are balanced, and the cost is never above that of padded rows.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -69,7 +69,8 @@ TEST(StepPacking, RanksGetEqualShares) {
 }
 
 TEST(StepPacking, PairsCountWhereAttentionDoes) {
-  // By tokens, 100 + 20 and 60 + 60 are equal; by pairs the long row is alone.
+  // If cost counts tokens, 100 + 20 and 60 + 60 are equal. If it counts pairs
+  // of tokens (as attention does), the long row is alone.
   const Lengths lengths = {100, 60, 60, 20};
   EXPECT_EQ(packStep(lengths, {{240}, 2, 1, 2, {1, 0}}),
             (StepPlan{{0, 3}, {1, 2}}));
@@ -78,14 +79,15 @@ TEST(StepPacking, PairsCountWhereAttentionDoes) {
 }
 
 TEST(StepPacking, FasterRanksGetMoreTokens) {
-  // One micro-batch each: the faster rank's sequence is longer.
+  // Each rank has one micro-batch, and the faster rank's sequence is longer.
   PackingShape shape = {{16, 32, 48, 64}, 8, 1, 2, {1, 0}, {3, 1}};
   const Lengths lengths(8, 8);
   StepPlan plan = packStep(lengths, shape);
   expectWhole(plan, lengths, shape);
   EXPECT_EQ(plan[0].size(), 6u);
   EXPECT_EQ(plan[1].size(), 2u);
-  // A sequence takes as many rows as fit; the other rank takes the rest.
+  // A sequence takes as many rows as fit; the second rank takes the remaining
+  // rows.
   shape.rows = 5;
   shape.buckets = {40};
   plan = packStep(lengths, shape);
@@ -133,7 +135,7 @@ TEST(StepPacking, RandomStepsAreWholeAndNeverDearerThanPadded) {
       length = 1 + below(below(3) == 0 ? longest : 1 + longest / 4);
     const StepPlan plan = packStep(lengths, shape);
     expectWhole(plan, lengths, shape);
-    // The padded step: equally many whole micro-batches on each rank.
+    // In the padded step, each rank has equally many full micro-batches.
     PackingShape padded = shape;
     padded.buckets = {capacity};
     StepPlan given(shape.accumulation * shape.ranks);

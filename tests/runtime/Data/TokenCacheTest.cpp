@@ -54,7 +54,7 @@ protected:
                                  script);
     fs::permissions(request.converter, fs::perms::owner_all);
   }
-  /// Script of a qlora-data that makes rows.
+  /// Returns the script of a qlora-data that writes valid rows.
   std::string copyRows() { return "cp " + rows + " \"${14}\"\n"; }
   std::string path() { return cachedRowsPath(request).value(); }
   void setAge(const fs::path &file, int hours) {
@@ -76,7 +76,7 @@ protected:
   TokenRequest request;
 };
 
-/// Sets or unsets an environment variable for one test.
+/// Sets or unsets an environment variable during one test.
 class Variable {
 public:
   Variable(const char *name, const char *value) : name(name) {
@@ -170,7 +170,8 @@ TEST_F(TokenCache, ProgressIsHeard) {
 }
 
 TEST_F(TokenCache, TwoAtOnceDoNotDisturbEachOther) {
-  // Like qlora-data: writes a separate file, and renames it when complete.
+  // The script works like qlora-data: it writes a separate file and renames it
+  // when the file is complete.
   converter("for i in 1 2 3 4 5 6 7 8 9; do echo row $i; sleep 0.01; done "
             "> \"${14}.part.$$\"; mv \"${14}.part.$$\" \"${14}\"\n");
   Status other;
@@ -197,7 +198,7 @@ TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
   EXPECT_FALSE(fs::exists(abandoned));
   EXPECT_TRUE(fs::exists(written));
   EXPECT_TRUE(fs::exists(foreign));
-  // A file that is used again is no longer the oldest.
+  // Using a file makes it the newest, so it is not deleted as the oldest.
   setAge(path(), 20);
   ASSERT_TRUE(make().isOk());
   keepRecentFiles(request.cacheFolder, ".safetensors", 600, 100);
@@ -218,7 +219,8 @@ TEST_F(TokenCache, OneThatIsTooLargeEmptiesNothing) {
   const fs::path large = add("rows-b.safetensors", 2000, 0);
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 5000);
   EXPECT_TRUE(fs::exists(old));
-  // A file above the limit stays while it is new, and is the first to go later.
+  // A new file above the size limit stays; when it is older, it is deleted
+  // first.
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
   EXPECT_TRUE(fs::exists(old));
   EXPECT_TRUE(fs::exists(large));

@@ -16,7 +16,8 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
                                item("labels", {1, 2, 3, 4, 5, 6}, {3, 1, 2})});
   auto data = open(path, {1, {2}, 10});
   MicroBatch batch;
-  // Step 1 with 2 micro-batches per step: micro-batches 2 and 3 (again 0).
+  // Step 1 with 2 micro-batches per step reads micro-batches 2 and 3; 3 wraps
+  // around to 0.
   EXPECT_TRUE(data->read(1, 0, {2, 1}, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 6}));
   EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
@@ -28,7 +29,8 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
 }
 
-// A change here would make every checkpoint refer to other data.
+// If the fingerprint changed, existing checkpoints would no longer match their
+// data.
 TEST(TokenFile, IsKnownByItsTokensAlone) {
   const Ints ids = {1, 2, 3, 4}, labels = {1, 2, -100, 4};
   auto data = open(write("known", {item("input_ids", ids, {2, 1, 2}),
@@ -106,8 +108,8 @@ TEST(TokenFile, Errors) {
   EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
 }
 
-/// Returns the status of reading after `change` changed the file, which has two
-/// micro-batches of 4,096 tokens.
+/// Returns the status of reading a file after `change` has changed it. The file
+/// has two micro-batches of 4,096 tokens.
 static Status
 readAfter(const std::function<void(const std::string &)> &change) {
   const Ints values(8192, 1);
@@ -121,7 +123,7 @@ readAfter(const std::function<void(const std::string &)> &change) {
   return data->read(1, 0, {}, batch);
 }
 
-/// Overwrites the last value of the file, a label.
+/// Overwrites the last value of the file, which is a label.
 static void writeLast(const std::string &path, int32_t label) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-4, std::ios::end);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The counting operators.
+// Replaces operator new and delete by versions that count.
 
 #include "tests/runtime/Device/AllocationCount.h"
 

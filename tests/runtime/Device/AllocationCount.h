@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Counts this test binary's allocations by plain operator new; aligned
+// Counts the test program's allocations with plain operator new. Aligned
 // allocations are not counted.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_ALLOCATIONCOUNT_H
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Sanitizers replace the allocator.
+/// Sanitizers replace the allocator, so allocations cannot be counted.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
 #endif
@@ -19,7 +19,7 @@ namespace qlora {
 struct AllocationCount {
   std::atomic<int64_t> calls{0};
   std::atomic<uint64_t> liveBytes{0};
-  std::atomic<uint64_t> mostBytes{0}; ///< maximum of liveBytes since it was set
+  std::atomic<uint64_t> mostBytes{0}; ///< maximum of liveBytes since its reset
 };
 inline AllocationCount allocations;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sizes of a program's groups, as the null device checks them.
+// Group sizes of a program, which the null device checks.
 
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -15,7 +15,8 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// All-gathers two halves of the gradients and label count, for any ranks.
+/// Makes the collective an all-gather of two halves of the gradients and label
+/// count, over `group`.
 static void gatherHalves(DemoTables &tables, qlora_group group) {
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
@@ -101,7 +102,7 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
   EXPECT_EQ(loadOn(5, tables).message(),
             "'demo' shards each sequence over 2 ranks, but 5 were started; "
             "start a multiple of 2, or compile with another --parallel cp=N");
-  // fsdp shards over two such groups.
+  // fsdp shards over two context-parallel groups.
   tables.header.shards = 4;
   EXPECT_TRUE(loadOn(4, tables).isOk());
   EXPECT_HAS(loadOn(6, tables).message(), "shards its base over 4 ranks");
@@ -136,7 +137,8 @@ TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 
-/// The program's only kernel writes its shard index.
+/// The shard index is the rank's index in the group that shards tables. The
+/// program's only kernel stores it.
 TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
   for (const auto &[tensorRanks, pieces] : {std::pair(2, 1), {1, 2}, {1, 1}}) {
     DemoTables tables;

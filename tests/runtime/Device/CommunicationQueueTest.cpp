@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Order, errors and cancellation of the communication queue.
+// Order, errors and cancellation of commands in the communication queue.
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
@@ -47,7 +47,7 @@ TEST(CommunicationQueue, RunsInOrderAfterEvents) {
   }
 }
 
-/// An exception of a command does not leave the queue's thread.
+/// An exception that a command throws becomes the queue's error.
 TEST(CommunicationQueue, AnExceptionIsItsError) {
   CommunicationQueue queue(
       [](const qlora_command &) -> Status {
@@ -72,7 +72,7 @@ TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {
   queue.begin();
   queue.push(reduce);
   queue.push(reduce);
-  // The event is never recorded, because its collective failed.
+  // The wait fails because its event's collective failed.
   EXPECT_EQ(queue.wait(0).message(), "error 1");
   EXPECT_EQ(queue.finish().message(), "error 1");
   EXPECT_EQ(runs, 1);

@@ -20,7 +20,8 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Two ranks with the same data; slow, so that missing waits show.
+/// Simulates two ranks with the same data. Collectives are slow, so that
+/// missing waits are noticed.
 class Doubling final : public Collectives {
 public:
   int rank() const override { return own; }
@@ -45,7 +46,7 @@ public:
   bool aborted = false;
 };
 
-/// The demo on a device, with w[i] = i, a[i] = 1, ids[i] = i + 1.
+/// Loads the demo module on a device, with w[i] = i, a[i] = 1, ids[i] = i + 1.
 class CpuDeviceTest : public testing::Test {
 protected:
   void start(const DeviceOptions &options) {
@@ -114,7 +115,7 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   }
 }
 
-/// A kernel that only stores the shard index that it receives.
+/// The shard index that the kernel keepShard() received.
 std::atomic<uint32_t> seenShard = 0;
 void keepShard(const qlora_kernel_args *args, int64_t, int64_t) {
   seenShard = args->step->shard;
@@ -169,7 +170,8 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
       waited.push_back(t.end);
     }
   }
-  // The compute queue waits for the collective, however late the wait is.
+  // The compute queue waits for the end of the collective, even if the wait
+  // comes late.
   ASSERT_EQ(summed.size(), 2u);
   ASSERT_EQ(waited.size(), 2u);
   for (size_t step = 0; step < 2; ++step)
@@ -230,7 +232,7 @@ TEST_F(CpuDeviceTest, StartedReadsAreTakenInTheirOrder) {
   };
   EXPECT_EQ(device->lead(), 0);
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
-  floats(kDemoFrozen)[3] = -1; // later commands do not change the read value
+  floats(kDemoFrozen)[3] = -1; // after the read, so it has no effect
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
   ASSERT_TRUE(device->finishRead(bytes(first)).isOk());
   ASSERT_TRUE(device->finishRead(bytes(second)).isOk());
@@ -269,7 +271,7 @@ TEST_F(CpuDeviceTest, NamesAnArenaThatDoesNotFit) {
 }
 
 TEST_F(CpuDeviceTest, RunsLibraryKernels) {
-  // gather becomes accumulate.cpu: gradient += w.
+  // Replaces the kernel gather by accumulate.cpu: gradient += w.
   tables.kernels[1] = libraryKernel("accumulate.cpu", 2, 4);
   tables.constants.insert(tables.constants.end(), {1, 16, 16, 16});
   tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
@@ -291,13 +293,13 @@ TEST_F(CpuDeviceTest, LeavesDisabledKernelsOut) {
   DeviceOptions options;
   options.disabledKernels = {"accumulate.cpu"};
   device = std::move(createDevice("cpu", options)).value();
-  // The op has no other row.
+  // With accumulate.cpu disabled, the op has no implementation.
   EXPECT_HAS(device->load(*loaded, nullptr).message(),
              "accumulate.cpu: disabled by --disable-kernels");
 }
 
 TEST_F(CpuDeviceTest, TakesAReferenceOnlyWhereItIsAskedFor) {
-  // gather becomes decode.vector: gradient [4, 4] := w.
+  // Replaces the kernel gather by decode.vector: gradient [4, 4] := w.
   tables.kernels[1] = libraryKernel("decode.vector", 2, 4);
   tables.constants.insert(tables.constants.end(), {4, 4, 64, 0});
   tables.launches[1] = {"demo/decode", 1, 1, 4, 0, 0};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Messages on a machine without a usable NVIDIA library, and answers of
-// cuBLASLt without a GPU.
+// Messages on a machine without a usable NVIDIA library, and calls of cuBLASLt
+// that need no GPU.
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
 #include "runtime/Device/Cuda/NvmlApi.h"
@@ -15,7 +15,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Returns the error for a driver file, which is one line.
+/// Returns the error for a driver file; expects one line.
 std::string refusal(const char *file,
                     StatusCode code = StatusCode::kUnavailable) {
   const Status status = CudaDriver::openFile(file).status();
@@ -48,7 +48,8 @@ TEST(CudaApi, SaysThatCublasIsMissing) {
              "is cuBLAS 11.8, but 12.0 is needed; install cuBLAS 12 or 13");
 }
 
-/// cuBLAS 13 does not start on an older driver, even if 12 is installed too.
+/// cuBLAS 13 needs a driver for CUDA 13. With an older driver, cuBLAS 12 is
+/// used even if 13 is installed too.
 TEST(CudaApi, TakesTheCublasThatTheDriverCanRun) {
   EXPECT_STREQ(CublasLt::filesFor(12080).front(), "libcublasLt.so.12");
   EXPECT_EQ(CublasLt::filesFor(12080).size(), 1u);
@@ -106,8 +107,8 @@ TEST(CudaApi, CapturesThatAreRefusedAreNoBug) {
   EXPECT_EQ(driver.check(2, "x").code(), StatusCode::kResourceExhausted);
 }
 
-/// Without a GPU, cuBLASLt accepts our attribute numbers with our sizes, and
-/// reads an algorithm's reduction scheme from its bytes.
+/// Without a GPU, cuBLASLt accepts our attribute numbers with the sizes of our
+/// types, and finds an algorithm's reduction scheme in its bytes.
 TEST(CudaApi, CublasKnowsOurNumbers) {
   static constexpr const char *kFiles[] = {
       "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",

@@ -30,7 +30,7 @@ template <typename T> inline const T *at(void *address) {
   return static_cast<const T *>(address);
 }
 
-/// Adds the demo's kernels, as in DemoModule.c.
+/// Adds the demo's kernels, which compute the same as those in DemoModule.c.
 inline void addKernels() {
   auto &kernels = fake::machine.kernels;
   kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned blocks,
@@ -71,7 +71,7 @@ protected:
     return device->load(*module, nullptr);
   }
 
-  /// Starts with w[i] = i, a[i] = 1, ids[i] = i + 1.
+  /// Creates the device and sets w[i] = i, a[i] = 1, ids[i] = i + 1.
   Status start(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(create(options));
     std::vector<float> weights(16);
@@ -103,7 +103,7 @@ protected:
     return runEntry(*device, *module, module->entries()[entry], step);
   }
 
-  /// Does everything that a run does, so that each driver call occurs.
+  /// Does what a complete run does, so that each driver call occurs.
   Status runAll(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(start(options));
     for (int times = 0; times < 3; ++times)

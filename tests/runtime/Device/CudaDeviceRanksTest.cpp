@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The CUDA device in a group of two, with our function tables.
+// The CUDA device on one of two ranks, with fake function tables.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
@@ -23,11 +23,11 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
       ASSERT_TRUE(run(kDemoAccumulate).isOk());
       ASSERT_TRUE(run(kDemoUpdate, 1).isOk());
     }
-    // The other rank has the same gradients.
+    // The second rank has the same gradients.
     for (size_t i = 0; i < 16; ++i)
       EXPECT_EQ((*read(kDemoTrainable))[i],
                 1 - 4 * 2 * (static_cast<float>(i) + 1));
-    // Once directly, once into the graph.
+    // The all-reduce is called once directly and once during the capture.
     EXPECT_EQ(fake::group.calls["allReduce"], graphs ? 2 : 4);
     EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
   }
@@ -48,7 +48,8 @@ TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
                     .isOk());
     return fake::machine.calls["streamBeginCapture"] - before;
   };
-  // Not even the first direct run, which the other rank does not notice.
+  // Runs that other ranks do not make do not count, not even as the first
+  // direct run.
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);
   EXPECT_EQ(captures(kDemoAccumulate, true), 0);
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);

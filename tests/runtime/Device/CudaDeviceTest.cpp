@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module on the CUDA device over a fake driver table: the CPU's
-// results, graphs, errors of every call, memory.
+// The demo module on the CUDA device over a fake driver table: results equal
+// the CPU's; graphs, errors of every call, and memory.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
@@ -42,7 +42,7 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   for (int step = 0; step < 3; ++step) {
     ASSERT_TRUE(run(kDemoAccumulate).isOk());
     ASSERT_TRUE(run(kDemoUpdate).isOk());
-    EXPECT_EQ(calls["graphLaunch"], 2 * step); // the first runs without
+    EXPECT_EQ(calls["graphLaunch"], 2 * step); // first runs use none
   }
   EXPECT_EQ(calls["streamBeginCapture"], 2);
   EXPECT_EQ(calls["graphInstantiate"], 2);
@@ -96,7 +96,7 @@ TEST_F(CudaDeviceTest, InputsWithSegmentsHaveAGraphOfTheirOwn) {
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);
-  // Twice around the ring, always one read late.
+  // Two rounds of the ring of started reads; each read finishes one read late.
   constexpr int kReads = 2 * Device::kMaxStartedReads;
   float value = 0;
   auto finish = [&] {
@@ -130,7 +130,7 @@ TEST_F(CudaDeviceTest, RunsWithoutGraphsWhenAskedToOrObserved) {
   EXPECT_EQ(fake::machine.calls["streamBeginCapture"], 1);
 }
 
-/// Calls whose failure is not reported, or only shortens a report.
+/// Returns whether a failure of the call is ignored, or only shortens a report.
 bool isQuiet(std::string_view name) {
   return name.ends_with("Destroy") || name.ends_with("Unload") ||
          name.ends_with("Release") || name.starts_with("memFree") ||
@@ -217,7 +217,7 @@ TEST_F(CudaDeviceTest, ChoosesTheImageThatFitsBest) {
 
 TEST_F(CudaDeviceTest, SaysWhatAnUnknownGpuNeeds) {
   fake::machine.arch = 100;
-  ASSERT_TRUE(create({}).isOk()); // from PTX
+  ASSERT_TRUE(create({}).isOk()); // with an image from PTX
   ASSERT_EQ(device->remarks().size(), 1u);
   EXPECT_HAS(device->remarks()[0], "Fake GPU 0 is sm_100, for which the");
   fake::machine.arch = 75;
@@ -238,7 +238,8 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
     EXPECT_TRUE(status.isOk() || status.code() == StatusCode::kUnavailable);
     return status.isOk() ? "" : status.message();
   };
-  // A cubin runs on all drivers of its major version and on later ones.
+  // A cubin for CUDA 13 runs on all drivers of that major version and on later
+  // drivers.
   EXPECT_EQ(refused(13000, 90), "");
   EXPECT_EQ(refused(14000, 90), "");
   EXPECT_EQ(refused(12080, 90),
@@ -246,7 +247,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
             "driver for CUDA 13.0 (580.65 or newer), but the installed driver "
             "is for CUDA 12.8; update the driver, or compile the model with an "
             "nvcc of CUDA 12.8 or older");
-  // The driver itself reports PTX that is too new.
+  // The driver reports PTX that is too new for it.
   EXPECT_EQ(refused(13000, 103), "");
   fake::machine.failing = "moduleLoadData";
   fake::machine.error = kCudaUnsupportedPtx;
@@ -261,7 +262,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
       "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs a "
       "driver for CUDA 13.2, but the installed driver is for CUDA 12.8; update "
       "the driver, or compile the model with an nvcc of CUDA 12.8 or older");
-  // A compiler whose first driver is not known here.
+  // A compiler so new that its minimum driver is unknown.
   tables.header.cuda_version = 14010;
   EXPECT_HAS(refused(13020, 90), "needs a driver for CUDA 14.0, but the");
 }

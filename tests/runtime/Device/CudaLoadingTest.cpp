@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Host memory used while filling an arena on a GPU: the pinned buffer, and
-// nothing that grows with a tensor. The fake driver's device memory is not
+// Host memory while an arena on a GPU is filled: it includes the pinned buffer,
+// but nothing that grows with a tensor. The fake driver's device memory is not
 // counted.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
@@ -75,7 +75,7 @@ protected:
     tables.entries.clear();
   }
 
-  /// 64 MiB, and one more row.
+  /// Writes a model with a weight of 64 MiB plus one row.
   void writeModel() {
     std::vector<uint16_t> values(kRows * kColumns);
     for (size_t i = 0; i < values.size(); ++i)
@@ -91,7 +91,8 @@ protected:
             .isOk());
   }
 
-  /// Fills the arena; returns the maximum of host bytes in use meanwhile.
+  /// Fills the arena; returns the maximum number of host bytes in use
+  /// meanwhile.
   StatusOr<uint64_t> fill(uint64_t scratch) {
     tables.arenas[kDemoActivation].bytes = scratch;
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder.path()));
@@ -127,7 +128,8 @@ TEST_F(CudaLoading, TakesTheHostNoMoreThanThePinnedBuffer) {
   EXPECT_EQ(fake::machine.calls["memAlloc"], 7); // arenas and step block
   EXPECT_EQ(fake::machine.calls["launchKernel"], 5 + 2);
   const std::vector<uint8_t> bytes = frozen();
-  // The host path gives the same bytes, and needs a packed tensor.
+  // Filling through the host gives the same bytes, and needs memory for a
+  // packed tensor.
   auto onHost = fill(64);
   ASSERT_TRUE(onHost.isOk()) << onHost.status().message();
 #ifdef COUNTS_ALLOCATIONS

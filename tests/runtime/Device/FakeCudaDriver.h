@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// A table of driver functions without a driver, for tests of the device's own
-// logic: memory is the host's, streams run work at once, a capture is a list of
-// work to run. It counts calls and lets any of them fail. tests/cuda/ tests the
-// order across streams.
+// A table of driver functions without a driver, for tests of the device's
+// logic. Device memory is host memory, streams run work immediately, and a
+// capture is a list of work. The table counts calls and lets any of them fail.
+// tests/cuda/ tests the order of work across streams.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
@@ -21,7 +21,7 @@
 namespace qlora::fake {
 
 using Work = std::function<void()>;
-/// Runs a whole grid of `blocks` blocks of `threads` threads.
+/// Runs the complete grid of `blocks` blocks of `threads` threads.
 using Kernel = std::function<void(const qlora_cuda_args &, unsigned blocks,
                                   unsigned threads)>;
 
@@ -44,7 +44,7 @@ struct Machine {
   std::map<CUdeviceptr, uint64_t> allocations;
   std::vector<std::string> loadedImages;
 };
-/// The running test's machine.
+/// State of the driver in the running test.
 inline Machine machine;
 
 inline uint64_t usedBytes() {
@@ -62,7 +62,8 @@ inline CUresult run(Work work) {
   return 0;
 }
 
-/// Handles only need to differ from null; some are counted pointers.
+/// Creates a handle. Handles only need to differ from null; some are pointers
+/// that are counted until freed.
 template <typename Handle> CUresult make(Handle *handle) {
   *handle = reinterpret_cast<Handle>(new char);
   ++machine.live;
@@ -229,7 +230,7 @@ inline CUresult streamEndCapture(CUstream, CUgraph *graph) {
 inline CUresult eventCreate(CUevent *event, unsigned) { return make(event); }
 inline CUresult eventDestroy(CUevent event) { return drop(event); }
 inline CUresult eventRecord(CUevent, CUstream) { return 0; }
-/// Work ends at once, except for `unfinished` queries.
+/// Reports work as finished, except for the next `unfinished` queries.
 inline CUresult eventQuery(CUevent) {
   return machine.unfinished > 0 && machine.unfinished-- ? kCudaNotReady : 0;
 }
@@ -260,7 +261,7 @@ inline CUresult graphExecDestroy(CUgraphExec executable) {
   return 0;
 }
 
-/// A name as a template argument.
+/// A string that can be a template argument.
 template <size_t N> struct Name {
   constexpr Name(const char (&from)[N]) { std::copy_n(from, N, text); }
   char text[N];
@@ -277,7 +278,7 @@ template <typename... Args> struct Counted<CUresult (*)(Args...)> {
   }
 };
 
-/// Returns the driver of a fresh machine.
+/// Resets the state and returns the driver.
 inline CudaDriver &newDriver() {
   static CudaDriver driver;
   machine = Machine();

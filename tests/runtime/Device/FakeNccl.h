@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// A table of NCCL functions without NCCL, for tests of our own logic: one
-// communicator, whose all-reduce doubles, and one that is split off it, whose
-// handle appears some queries after the split. Every call takes a few queries;
-// any call can fail or stay in progress forever. tests/cuda/ tests collectives
-// between ranks.
+// A table of NCCL functions without NCCL, for tests of our logic. There is one
+// communicator, whose all-reduce doubles its operand, and one that is split
+// off, whose handle appears some queries after the split. Every call completes
+// after a few queries; any call can fail or stay in progress forever.
+// tests/cuda/ tests collectives between ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -28,21 +28,21 @@ struct Group {
   ncclResult_t error = 2;
   std::string hanging;          ///< member whose calls never complete
   ncclResult_t asyncError = 0;  ///< returned if no call is in progress
-  int questions = 0;            ///< left until the call completes
+  int questions = 0;            ///< queries until the call completes
   bool isHanging = false;
   std::atomic<bool> isAborted = false;
   std::atomic<int> aborts = 0, partAborts = 0;
-  std::atomic<bool> isAbortHeld = false; ///< blocks commAbort
-  std::vector<std::string> said; ///< splits, collectives except allReduce
+  std::atomic<bool> isAbortHeld = false; ///< whether commAbort blocks
+  std::vector<std::string> said; ///< splits, and collectives except allReduce
   std::vector<const void *> places; ///< operands of send and recv
   std::vector<ncclComm_t> used;     ///< by allReduce, allGather, commDestroy
-  ncclComm_t *splitOff = nullptr;   ///< receives the handle
+  ncclComm_t *splitOff = nullptr;   ///< receives the handle of a split
   int beforeHandle = 0;      ///< queries until the handle appears; < 0: never
   bool isHandleLost = false; ///< the next split's handle never appears
   bool isGrouped = false;
   ncclConfig_t config;
 };
-/// The running test's communicators.
+/// State of the communicators in the running test.
 inline Group group;
 
 inline ncclComm_t communicator() {
@@ -69,7 +69,7 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
   ++group.calls["getUniqueId"];
   return group.failing == "getUniqueId" ? group.error : 0;
 }
-/// Checks the id on rank 0 only, which made it.
+/// Checks the id on rank 0 only, which created the id.
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
                                        int rank, ncclConfig_t *config) {
   if (rank == 0 && static_cast<uint8_t>(id.internal[100]) != 201)
@@ -100,7 +100,7 @@ inline ncclResult_t commSplit(ncclComm_t, int color, int key, ncclComm_t *to,
   group.splitOff = to;
   group.beforeHandle = group.isHandleLost ? -1 : 2;
   const ncclResult_t result = start("commSplit");
-  return result == kNcclInProgress ? 0 : result; // it has begun
+  return result == kNcclInProgress ? 0 : result; // the call has started
 }
 inline ncclResult_t allReduce(const void *from, void *to, size_t count, int,
                               int, ncclComm_t on, CUstream) {
@@ -113,7 +113,7 @@ inline ncclResult_t allReduce(const void *from, void *to, size_t count, int,
   });
   return kNcclInProgress;
 }
-/// Records a call of any other collective, which does nothing.
+/// Records a call of any collective except all-reduce. The call does nothing.
 inline ncclResult_t say(const char *member, size_t count, int type, int where) {
   group.said.push_back(
       fmt::format("{} {} of {} ({})", member, count, type, where));
@@ -164,7 +164,7 @@ inline ncclResult_t commAbort(ncclComm_t aborted) {
   return 0;
 }
 
-/// Returns the library with a fresh group.
+/// Resets the state and returns the library.
 inline const Nccl &newNccl() {
   static Nccl nccl;
   group.calls.clear();
@@ -198,8 +198,8 @@ inline const Nccl &newNccl() {
   return nccl;
 }
 
-/// The host's collectives on rank 0 of two ranks, or of more. Other ranks only
-/// repeat this rank's bytes.
+/// The host's collectives as rank 0 of two (or `count`) ranks. The other ranks
+/// only repeat this rank's bytes.
 class TwoRanks final : public Collectives {
 public:
   int rank() const override { return own; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Tables of GEMM algorithms as files: a written table reads back, and each
-// error in a file gives one line.
+// Files of GEMM algorithms: a written table can be read back, and each error in
+// a file gives one line.
 
 #include "runtime/Kernels/Cuda/GemmTable.h"
 
@@ -36,7 +36,7 @@ GemmTable makeTable() {
   return table;
 }
 
-/// Returns the table's text with one word replaced.
+/// Returns the table's text with `word` replaced by `other`.
 std::string with(std::string_view word, std::string_view other) {
   std::string text = makeTable().text();
   const size_t at = text.find(word);

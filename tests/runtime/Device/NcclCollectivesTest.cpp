@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// NCCL's errors, delays and hangs, and bounds of all waits, over a fake
+// Errors, delays and hangs of NCCL, and time limits of all waits, with a fake
 // function table.
 
 #include "runtime/Device/Cuda/NcclCollectives.h"
@@ -103,7 +103,7 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
   run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
   run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
   run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
-  // A ring; this rank is the first of two.
+  // Stages form a ring; this rank is the first of two.
   run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
   run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
   EXPECT_EQ(group.said,
@@ -132,7 +132,7 @@ TEST_F(NcclCollectivesTest, PeersAreCountedFromTheRank) {
                                                   "recv 1 of 7 (0)"}));
 }
 
-/// Rank 3 of 4; ranks 2 and 3 shard a base.
+/// This rank is rank 3 of 4; ranks 2 and 3 shard a base.
 class NcclShardsTest : public NcclCollectivesTest {
 protected:
   NcclShardsTest() {
@@ -172,7 +172,8 @@ TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
   EXPECT_FALSE(group.isAborted);
 }
 
-/// Rank 7 of 8: 5 and 7 shard a base, 6 and 7 are tensor-parallel.
+/// This rank is rank 7 of 8: ranks 5 and 7 shard a base, ranks 6 and 7 are
+/// tensor-parallel.
 TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   host.own = 7;
   host.count = 8;
@@ -191,7 +192,7 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   gpus.reset();
   EXPECT_EQ(group.calls["commFinalize"], 3);
   EXPECT_EQ(group.used.back(), fake::communicator());
-  // Without fsdp, and with a tensor-parallel group of all ranks.
+  // Without fsdp, and with all ranks in one tensor-parallel group.
   fake::newNccl();
   SingleRank alone;
   gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor},
@@ -203,7 +204,8 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
-/// Rank 3 of 4: 2 and 3 are context-parallel, and all shard a base.
+/// This rank is rank 3 of 4: ranks 2 and 3 are context-parallel, and all ranks
+/// shard a base.
 TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
   fake::TwoRanks lines;
   lines.own = 1;
@@ -244,8 +246,8 @@ TEST_F(NcclShardsTest, AreGivenUpWithAll) {
   }
 }
 
-/// The call returns ncclSuccess. Its communicator is queried until the handle
-/// appears, and then the new one until it is ready.
+/// A split returns ncclSuccess immediately. The parent communicator is queried
+/// until the handle appears, and then the new communicator until it is ready.
 TEST_F(NcclShardsTest, WaitForTheHandle) {
   ASSERT_TRUE(connect().isOk());
   ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());
@@ -323,7 +325,7 @@ TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_HAS(status.message(), symbol);
     EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
-    // Without an id there is nothing to abort.
+    // If creating the id fails, there is nothing to abort.
     if (member != std::string("getUniqueId"))
       group.isAborted.wait(false);
     gpus.reset();

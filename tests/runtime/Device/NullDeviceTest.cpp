@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The null device counts the demo's commands, and refuses programs that read
-// unwritten bytes or race across queues.
+// The null device counts the demo's commands, and rejects programs that read
+// unwritten bytes or have a race between queues.
 
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -17,7 +17,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Runs one entry of changed tables on the null device.
+/// Runs one entry of the modified tables on the null device.
 Status runNull(DemoTables &tables, DemoEntry entry) {
   QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
@@ -45,7 +45,7 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);
-  // scale_add twice: 2 * 64; gather 64; copy 64; descend 64; fill and
+  // Bytes written: scale_add twice 64; gather 64; copy 64; descend 64; fill and
   // all-reduce 72 each.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
   for (const ArenaUse &use : device->memory())
@@ -54,7 +54,7 @@ TEST(NullDevice, CountsAStep) {
 
 TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
   DemoTables tables;
-  // Two ranks' halves of the gradients and the label count.
+  // An all-gather of two ranks' halves of the gradients and the label count.
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
   gather.operand_count = 2;
@@ -82,8 +82,8 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
       "do not fit 4 ranks; start the number that it was compiled for");
 }
 
-/// Returns the result of loading on the null device for a group of `ranks`
-/// ranks. The demo's collective is `kind`, with operands of these sizes.
+/// Returns the status of loading on the null device for a group of `ranks`
+/// ranks. The demo's collective becomes `kind`, with operands of these sizes.
 Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
                       uint64_t fromBytes) {
   DemoTables tables;
@@ -103,15 +103,15 @@ Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
 }
 
 TEST(NullDevice, RefusesPiecesThatAreNotEqual) {
-  // 64 bytes are 16 elements. 3 ranks cannot have equal numbers of elements,
-  // nor can 32 ranks have whole elements.
+  // 64 bytes are 16 elements, which cannot be divided by 3 ranks nor by 32
+  // ranks.
   EXPECT_TRUE(loadCollective(4, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
              "all_to_all over dp has operands of 64 and 64 bytes, which do not "
              "fit 3 ranks");
   EXPECT_HAS(loadCollective(32, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
              "do not fit 32 ranks");
-  // 72 bytes divide into shards of 3 ranks, but 36 is not their size.
+  // 3 ranks can divide 72 bytes into shards, but not into shards of 36 bytes.
   EXPECT_TRUE(loadCollective(2, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).message(),
              "all_gather over dp has operands of 72 and 36 bytes, which do not "
@@ -170,7 +170,7 @@ TEST(NullDevice, FindsReadsOfHalfWrittenRanges) {
 TEST(NullDevice, FindsInputsThatNobodyWrites) {
   DemoTables tables;
   qlora_entry &entry = tables.entries[kDemoAccumulate];
-  ++entry.first_binding; // the first one binds ids
+  ++entry.first_binding; // skips the first binding, which binds ids
   --entry.binding_count;
   EXPECT_HAS(runNull(tables, kDemoAccumulate).message(),
              "operand 0 in the input arena: reads bytes 0+64, but byte 0 was "
@@ -179,13 +179,13 @@ TEST(NullDevice, FindsInputsThatNobodyWrites) {
 
 TEST(NullDevice, FindsResultsThatNobodyWrites) {
   DemoTables tables;
-  --tables.entries[kDemoEvaluate].command_count; // without the result's copy
+  --tables.entries[kDemoEvaluate].command_count; // omits the copy of the result
   EXPECT_HAS(runNull(tables, kDemoEvaluate).message(),
              "result in the result arena: reads bytes 0+64, but byte 0 was not "
              "written before");
 }
 
-/// Opening a module does not check its tables.
+/// Opening a module does not check its tables; loading it on a device does.
 TEST(NullDevice, ChecksTheTablesOfWhatItLoads) {
   DemoTables tables;
   auto module = tables.load();
@@ -216,7 +216,7 @@ TEST(NullDevice, FindsRaces) {
   std::swap(noWait.commands[4], noWait.commands[5]);
   EXPECT_HAS(runNull(noWait, kDemoAccumulate).message(),
              "race: reads bytes 0+72 while the compute queue writes 0+64");
-  // Second race: a later fill of the gradient does not wait for it.
+  // Second race: a later fill of the gradient does not wait for the all-reduce.
   DemoTables noJoin;
   noJoin.operands.push_back(noJoin.operands[10]);
   noJoin.commands[8] = {
@@ -230,12 +230,14 @@ TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
   ASSERT_TRUE(runNull(tables, kDemoAccumulate).isOk());
 }
 
-/// evaluate as three weights made on the copy queue, one ahead of their
-/// consumer, in two alternating buffers. Event 4 is recorded first of all.
+/// Returns tables in which evaluate computes three weights on the copy queue,
+/// each one ahead of its consumer, in two alternating buffers. Event 4 is
+/// recorded before all others.
 DemoTables aheadTables() {
   DemoTables tables;
   tables.arenas[kDemoActivation].bytes = 128;
-  // scale_add to the demo's buffer 0 and to buffer 1; copies of both.
+  // scale_add writes to the demo's buffer 0 and to buffer 1; copies read both
+  // buffers.
   const uint32_t make1 = tables.operands.size();
   tables.operands.insert(tables.operands.end(), &tables.operands[0],
                          &tables.operands[0] + 5);
@@ -282,14 +284,15 @@ TEST(NullDevice, FindsEveryMissingWait) {
     qlora_command &command = tables.commands[entry.first_command + i];
     if (command.kind != QLORA_COMMAND_WAIT)
       continue;
-    command.target = 4; // nothing comes earlier
+    command.target = 4; // recorded before all others
     EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "race: ");
     ++found;
   }
   EXPECT_EQ(found, 4);
 }
 
-/// evaluate as one library launch: result := 1 * w . a^T + beta * result.
+/// Returns tables in which evaluate is one library launch: result := 1 * w .
+/// a^T + beta * result.
 DemoTables matmulTables(double beta) {
   DemoTables tables;
   tables.kernels[0] = libraryKernel("matmul.reference", 4, 10);
@@ -330,7 +333,7 @@ TEST(NullDevice, ChecksLibraryLaunches) {
 TEST(Registry, NamesDevices) {
   EXPECT_EQ((*createDevice("cpu", {}))->name(), "cpu");
   EXPECT_EQ((*createDevice("null", {}))->name(), "null");
-  // A machine may have a GPU, or report what is missing.
+  // If the machine has no usable GPU, the error says what is missing.
   const auto cuda = createDevice("cuda", {});
   EXPECT_EQ(cuda.isOk() ? StatusCode::kNotFound : cuda.status().code(),
             StatusCode::kNotFound);

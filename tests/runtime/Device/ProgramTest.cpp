@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A context-parallel rank's inputs of a micro-batch, and the place of its
-// results.
+// Inputs of a micro-batch on a context-parallel rank, and where its results are
+// written.
 
 #include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
@@ -14,11 +14,11 @@
 namespace qlora {
 namespace {
 
-/// The step block that the only kernel received.
+/// The step block that the program's only kernel received.
 qlora_step_block seen;
 
-/// Rank 1 of two context-parallel ranks, with four tokens of each sequence; a
-/// micro-batch is two sequences.
+/// Rank 1 of two context-parallel ranks. Micro-batches have two sequences, of
+/// which the rank has four tokens each.
 class SequenceShards : public testing::Test {
 protected:
   SequenceShards() {
@@ -52,7 +52,7 @@ protected:
     std::iota(batch.ids.begin(), batch.ids.end(), 100);
     std::iota(batch.positions.begin(), batch.positions.end(), 0);
     std::ranges::fill(batch.segments, 1);
-    // This rank has two of the first sequence's labels and the second's one.
+    // This rank has two labels of the first sequence and one of the second.
     for (const int labelled : {0, 1, 2, 4, 7, 15})
       batch.targets[labelled] = 1000 + labelled;
   }
@@ -107,8 +107,8 @@ TEST_F(SequenceShards, AreWrittenAndReadAtTheirPlace) {
   EXPECT_EQ(seen.line_part, 1u);
 }
 
-/// A rank counts its own labels, or the given maximum over ranks, up to the
-/// tokens of a cp shard.
+/// The step block has the rank's own label count, or the given maximum over
+/// ranks, but never more than the tokens of its cp shard.
 TEST_F(SequenceShards, HaveTheirOwnLabels) {
   load();
   evaluate(std::nullopt);
@@ -135,7 +135,7 @@ TEST_F(SequenceShards, AreAllOfItWithoutOtherRanks) {
   EXPECT_EQ(seen.line_part, 0u);
 }
 
-/// Kernels divide by line_tokens.
+/// Without sequences, line_tokens is 1, because kernels divide by it.
 TEST_F(SequenceShards, HaveATokenInEntriesWithoutLines) {
   tables.kernels[2].function = [](const qlora_kernel_args *args, int64_t,
                                   int64_t) { seen = *args->step; };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs of a sweep that take turns: which entries run together.
+// Runs of a sweep take turns: which entries run together.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
@@ -13,7 +13,7 @@
 namespace qlora {
 namespace {
 
-/// Logs how many launches are made together.
+/// Logs the number of launches that run together.
 class CountingKernel final : public LibraryKernel {
 public:
   explicit CountingKernel(std::vector<size_t> &log) : log(log) {}
@@ -27,7 +27,8 @@ private:
   std::vector<size_t> &log;
 };
 
-/// An entry of `count` shared GEMMs; GEMM number `fails` returns an error.
+/// An entry with `count` GEMMs that runs can share; the GEMM with index `fails`
+/// returns an error.
 class Products final : public SweepEntry {
 public:
   Products(std::string name, int count, LibraryKernel &kernel, int fails = -1)
@@ -85,7 +86,7 @@ TEST(SweepTurns, OtherEntriesWaitAndMeetAgain) {
   std::vector<size_t> log;
   CountingKernel kernel(log);
   runAll(2, [&](SweepTurns &turns, size_t run) {
-    if (run == 1) { // runs evaluate first
+    if (run == 1) { // run 1 evaluates first
       Products evaluate("W0", 1, kernel);
       EXPECT_TRUE(turns.run(run, evaluate).isOk());
     }
@@ -94,7 +95,8 @@ TEST(SweepTurns, OtherEntriesWaitAndMeetAgain) {
       EXPECT_TRUE(turns.run(run, entry).isOk());
     }
   });
-  // Run 0 alone, the evaluation, then both together, then the last of run 1.
+  // First run 0 alone, then the evaluation alone, then both runs together, then
+  // the rest of run 1.
   EXPECT_EQ(log, std::vector<size_t>({1, 1, 1, 2, 2, 1, 1}));
 }
 
@@ -125,7 +127,7 @@ TEST(SweepTurns, WhoFailsLeavesTheGroup) {
   EXPECT_EQ(failures, 2);
 }
 
-/// Only one thread works at a time, so it needs no lock.
+/// Only one thread runs at a time, so `log` needs no lock.
 TEST(SweepTurns, OneWorksAtATime) {
   std::vector<size_t> log;
   CountingKernel kernel(log);

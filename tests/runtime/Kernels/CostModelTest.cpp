@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The cost model: every op of Kernels.def has a cost, computed next to the
-// expectation.
+// The cost model: every op of Kernels.def has a cost. Expected costs are
+// computed next to the expectations.
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -13,7 +13,8 @@ using namespace qlora;
 
 namespace {
 
-/// Round rates: 100 GFLOP/s (bf16 200), 10 GB/s, decoding 4 GB/s.
+/// A device with round rates: 100 GFLOP/s (bf16 200), 10 GB/s of memory, 4 GB/s
+/// of decoding.
 DeviceProfile roundDevice() {
   DeviceProfile device;
   device.cores = 1;
@@ -26,7 +27,8 @@ DeviceProfile roundDevice() {
 
 constexpr double kLaunch = 5e-6;
 
-/// A request with the given constants by name; the others are 1.
+/// Returns a request with the given constants by name; all other constants are
+/// 1.
 KernelRequest request(const char *op,
                       std::vector<std::pair<const char *, int64_t>> constants,
                       std::vector<std::optional<qlora_dtype>> dtypes) {
@@ -46,12 +48,13 @@ TEST(CostModel, EveryOpOfTheTableHasACost) {
 }
 
 TEST(CostModel, AGemmIsArithmeticOrMemory) {
-  // 2 * 1000^3 = 2e9 at 100 GFLOP/s: 20 ms; 3 * 4e6 bytes are 1.2 ms. Packing
-  // b is 2 * 4e6 bytes: 0.8 ms.
+  // 2 * 1000^3 = 2e9 FLOPs at 100 GFLOP/s take 20 ms; moving 3 * 4e6 bytes
+  // takes 1.2 ms, which is hidden. Packing b moves 2 * 4e6 bytes: 0.8 ms.
   Work large = gemmWork(1000, 1000, 1000, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                         QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(large, roundDevice()), kLaunch + 20e-3 + 0.8e-3);
-  // bf16 is twice as fast here; mixed types are computed in f32.
+  // bf16 is twice as fast on this device; GEMMs of mixed types are computed in
+  // f32.
   Work narrow = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16,
                          QLORA_DTYPE_BF16, QLORA_DTYPE_BF16, false);
   EXPECT_DOUBLE_EQ(secondsOf(narrow, roundDevice()),
@@ -59,8 +62,8 @@ TEST(CostModel, AGemmIsArithmeticOrMemory) {
   Work mixed = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16, QLORA_DTYPE_F32,
                         QLORA_DTYPE_BF16, false);
   EXPECT_DOUBLE_EQ(secondsOf(mixed, roundDevice()), kLaunch + 20e-3 + 0.8e-3);
-  // Rank 1: 2e6 flops are 20 us, but c, read and written, is 8e6 bytes, and b
-  // is packed.
+  // With k = 1, 2e6 FLOPs take 20 us. But c, which is read and written, has 8e6
+  // bytes, and b is packed.
   Work skinny = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                          QLORA_DTYPE_F32, true);
   EXPECT_DOUBLE_EQ(secondsOf(skinny, roundDevice()),
@@ -68,7 +71,7 @@ TEST(CostModel, AGemmIsArithmeticOrMemory) {
 }
 
 TEST(CostModel, RowsAreMemoryAndFunctions) {
-  // 1e6 bytes at 10 GB/s, 4e5 functions at 4e8 per second and core.
+  // 1e6 bytes at 10 GB/s, and 4e5 functions at 4e8 per second and core.
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e5), roundDevice()),
                    kLaunch + 1e-4 + 1e-3);
 }
@@ -82,10 +85,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
        {"transpose_w", 1},
        {"block", 64}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
-  // 1e6 elements are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM. The GEMM
-  // runs at 0.65 of a large one's rate, and packs 8e6 bytes at memory speed. It
-  // waits for the stored weight, and once for the 8e6 bytes of a and c, which a
-  // cache then holds.
+  // Decoding 1e6 elements of 4 bytes at 4 GB/s takes 1 ms more than the GEMM.
+  // The GEMM runs at 0.65 of a large GEMM's rate, and packs 8e6 bytes at memory
+  // speed. It waits for the stored weight, and once for the 8e6 bytes of a and
+  // c, which then stay in a cache.
   const double waited = (517120 + 8e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
@@ -97,9 +100,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
-  // The same time. Memory meanwhile moves 4 bytes per element and the stored
-  // tensor: 500032 packed, 15680 scales, 62 scales of scales in 256, tables of
-  // 1024 and 64, an offset, together a multiple of 64.
+  // Decoding takes the same time as above. Meanwhile, memory moves 4 bytes per
+  // element and the stored tensor: 500032 bytes of codes, 15680 scales, 62
+  // scales of scales in 256 bytes, tables of 1024 and 64 bytes, and an offset,
+  // rounded up to a multiple of 64.
   const Work work = kernelWork(decode);
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()), kLaunch + 1e-3);
   DeviceProfile quick = roundDevice();
@@ -108,7 +112,7 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
 }
 
 TEST(CostModel, WhatWasJustWrittenIsInACacheOnceItFits) {
-  // 32 MiB of the 80 MB are four times as fast.
+  // 32 MiB of the 80 MB are in the cache, which is four times as fast.
   const Work work = withCached(rowWork(80e6, 0), 60e6);
   const double cached = 32 << 20;
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()),
@@ -124,8 +128,8 @@ TEST(CostModel, AttentionIsCausalAndWindowed) {
   EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
 }
 
-/// Round rates too: 1000 GFLOP/s of attention forward and 500 backward with
-/// cuDNN, 400 and 200 with our kernels, at any length.
+/// A GPU with round rates: 1000 GFLOP/s of attention forward and 500 backward
+/// with cuDNN, 400 and 200 with our kernels, at any length.
 DeviceProfile roundGpu() {
   DeviceProfile device = roundDevice();
   GpuRates &gpu = device.gpu.emplace();
@@ -138,7 +142,7 @@ DeviceProfile roundGpu() {
 }
 
 TEST(CostModel, AGpuHidesAllButTheLongest) {
-  // 1e6 bytes are 100 us.
+  // 1e6 bytes take 100 us.
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundGpu()), 2e-6 + 100e-6);
   Work decode = rowWork(1e6, 0);
   decode.decodedNumbers = 4e5; // 1.6e6 bytes at 4 GB/s
@@ -146,20 +150,20 @@ TEST(CostModel, AGpuHidesAllButTheLongest) {
 }
 
 TEST(CostModel, AGpuThatIssuesTooLittleIsBoundByIt) {
-  // Five instructions per byte: 5e6 at 20e9 per second are 250 us; memory takes
-  // 100 us.
+  // A row op has five instructions per byte: 5e6 at 20e9 per second take 250
+  // us; memory takes 100 us.
   DeviceProfile slow = roundGpu();
   slow.gpu->issueGops = 20;
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
-  // Tensor cores stay free for others meanwhile.
+  // The row op does not use tensor cores.
   EXPECT_EQ(demandOf(rowWork(1e6, 0), slow).arithmetic, 0);
-  // A GEMM's instructions are part of its rate.
+  // A GEMM's rate includes its instructions.
   Work product = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                           QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(product, slow), 2e-6 + (4e6 + 8e3) / 10e9);
 }
 
-/// A bf16 GEMM with dense matrices.
+/// Returns the request of a bf16 GEMM with dense matrices.
 KernelRequest product(int64_t m, int64_t n, int64_t k) {
   return request("matmul",
                  {{"m", m}, {"n", n}, {"k", k}, {"lda", k}, {"ldb", n},
@@ -174,7 +178,8 @@ TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
   const auto bytes = [](double m, double n, double k) {
     return 2 * (m * k + k * n + m * n);
   };
-  // 6 GB/s if any side is at most 64, 10 GB/s above.
+  // GEMMs move 6 GB/s if any of m, n and k is at most 64, and 10 GB/s
+  // otherwise.
   EXPECT_DOUBLE_EQ(secondsOf(product(1000, 64, 1000), gpu),
                    2e-6 + bytes(1000, 64, 1000) / 6e9);
   EXPECT_DOUBLE_EQ(secondsOf(product(1000, 1000, 16), gpu),
@@ -186,7 +191,7 @@ TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
 }
 
 TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
-  // As below: 5.005e5 pairs and 64 dimensions.
+  // 1,000 queries attend to 5.005e5 keys in total, with 64 dimensions.
   std::vector<std::pair<const char *, int64_t>> shape = {
       {"length", 1024}, {"dim", 64}, {"ldq", 64}, {"ldk", 64}, {"ldv", 64},
       {"ldo", 64}, {"window", 0}, {"cap", 0}};
@@ -202,8 +207,8 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
   };
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cudnn"), 2e-6 + flops / 1e12);
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cuda"), 2e-6 + flops / 0.4e12);
-  // Before a row is selected, the first that accepts counts. cuDNN's row needs
-  // whole tiles of 128.
+  // Before an implementation is selected, the first one that accepts the
+  // request counts. cuDNN's needs lengths that are multiples of 128.
   EXPECT_DOUBLE_EQ(secondsOf(forward, roundGpu()), 2e-6 + flops / 1e12);
   shape[0].second = 1000;
   EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundGpu()),
@@ -225,7 +230,8 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
 }
 
 TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
-  // 1e3 queries see 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times backward.
+  // 1e3 queries attend to 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times as
+  // many in the backward.
   const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
@@ -233,20 +239,22 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
   EXPECT_DOUBLE_EQ(secondsOf(backward, roundGpu()),
                    2e-6 + 2.5 * flops / 0.2e12);
-  // Short sequences are slower. A FLOP takes 2.5925e-3 + 0.75897 / keys ns:
-  // 1/300 for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5.
+  // Short sequences have a lower rate. A FLOP takes 2.5925e-3 + 0.75897 / keys
+  // ns: 1/300 for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5
+  // keys.
   DeviceProfile uneven = roundGpu();
   uneven.gpu->cudaAttention.forward = {300, 360};
   EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);
   EXPECT_NEAR((secondsOf(forward, uneven) - 2e-6) * 0.3e12 / flops,
               1.2327, 1e-4);
-  // f32 does not use tensor cores: 0.35 of the f32 GEMM rate.
+  // f32 attention does not use tensor cores; its rate is 0.35 of the f32 GEMM
+  // rate.
   Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(exact, roundGpu()), 2e-6 + flops / 0.35e11);
 }
 
 TEST(CostModel, AttentionOfACpuHasRatesOfItsOwn) {
-  // As above; the rate includes exponentials.
+  // 1e3 queries attend to 5.005e5 keys; the rate includes exponentials.
   const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   DeviceProfile device = roundDevice();
@@ -285,17 +293,17 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"lines", 1},
                                 {"replaced", 0}},
                                dtypes);
-  // The list of rows; per chunk of 4, 4 and 2 rows: gather, logits, softmax,
-  // gradient, scatter; then the sum.
+  // One kernel lists the rows. Each chunk (of 4, 4 and 2 rows) has five:
+  // gather, logits, softmax, gradient, scatter. A last one computes the sum.
   std::vector<Work> kernels = cudaKernelWork(head);
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;
   for (const Work &work : kernels)
     all += work;
   EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
-  // Every chunk reads W twice. The logits are written, read three times,
-  // written in bf16 and read again. hidden is read, written and read again, and
-  // its gradient the reverse.
+  // Every chunk reads W twice. Logits are written, read three times, written in
+  // bf16 and read again. `hidden` is read, written and read again; its gradient
+  // is written, read and written again.
   const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
                rows = 10 * 20 * 2 * 6;
   EXPECT_DOUBLE_EQ(all.bytes,

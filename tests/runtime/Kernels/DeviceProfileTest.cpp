@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// device.json: valid files, and the error for each other file.
+// device.json: valid files, and one error for each kind of invalid file.
 
 #include "runtime/Kernels/DeviceProfile.h"
 
@@ -40,7 +40,7 @@ protected:
   std::string path;
 };
 
-/// A valid profile with one key replaced by `text`.
+/// Returns a valid profile with the value of one key replaced by `text`.
 std::string profileWith(const std::string &key, const std::string &text) {
   std::vector<std::pair<std::string, std::string>> keys = {
       {"cpu", "\"x\""},           {"cores", "8"},
@@ -75,14 +75,16 @@ TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
   EXPECT_GT(gpu->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
 }
 
-/// Attention's rates as one object, the first of them `text`.
+/// Returns attention's rates as one object, with the first rate replaced by
+/// `text`.
 std::string attentionWith(const std::string &text) {
   return "{\"forward_8k_gflops\": " + text +
          ", \"forward_2k_gflops\": 4, \"backward_2k_gflops\": 3, "
          "\"backward_8k_gflops\": 5}";
 }
 
-/// The keys of a GPU with one replaced by `text`, or left out.
+/// Returns the keys of a GPU; the value of one key is replaced by `text`, or
+/// the key is omitted.
 std::string gpuWith(const std::string &key, const std::string &text) {
   std::string json;
   for (const std::string name :
@@ -138,7 +140,8 @@ TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
                 .find("key 'gpu.attention_cudnn.forward_8k_gflops' is missing; "
                       "a GPU's profile needs all keys of 'gpu'"),
             std::string::npos);
-  // Below the rate at 2k, or so far above that shorter ones would take no time.
+  // The rate at 8k must not be below the rate at 2k, nor so high that shorter
+  // sequences would take no time.
   for (const char *bad : {"3.9", "16"})
     EXPECT_NE(errorOf(gpuWith("attention_cudnn", attentionWith(bad)))
                   .find("key 'gpu.attention_cudnn.forward_8k_gflops' is " +
@@ -148,7 +151,8 @@ TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
               std::string::npos);
 }
 
-/// FLOP/s if each of 1,000 queries sees `keys` keys, one FLOP each.
+/// Returns FLOP/s if each of 1,000 queries attends to `keys` keys, with one
+/// FLOP per key.
 double rateOf(const AttentionRate &rate, double keys) {
   return 1e3 * keys / rate.seconds(1e3 * keys, 1e3);
 }
@@ -157,7 +161,7 @@ TEST_F(DeviceProfileTest, AttentionIsSlowerOnShortSequences) {
   const AttentionRate rate = {480, 610};
   EXPECT_NEAR(rateOf(rate, 2049 / 2.0), 480e9, 1);
   EXPECT_NEAR(rateOf(rate, 8193 / 2.0), 610e9, 1);
-  // As if each query saw 406.5 more keys, at 670.5.
+  // Times are as if each query attended to 406.5 more keys, at 670.5 GFLOP/s.
   EXPECT_NEAR(rateOf(rate, 513 / 2.0) / 1e9, 670.5 * 256.5 / (256.5 + 406.5),
               0.5);
   EXPECT_LT(rateOf(rate, 1e6), 671e9);
@@ -172,7 +176,7 @@ TEST_F(DeviceProfileTest, TheLowFigureHasLowerRates) {
   EXPECT_DOUBLE_EQ(low.copyGbps, 0.85 * 4300);
   EXPECT_DOUBLE_EQ(low.gpu->thinGemmGbps, 0.85 * 0.6 * 4300);
   EXPECT_EQ(low.gpu->nodeLinkGbps, high.gpu->nodeLinkGbps);
-  // A CPU's rates are measured, so low and high are equal.
+  // A CPU's rates are measured, so the low rates equal the expected rates.
   EXPECT_EQ(lowRates(DeviceProfile()).copyGbps, DeviceProfile().copyGbps);
 }
 
@@ -231,7 +235,7 @@ TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
     StatusOr<DeviceProfile> known = findDeviceProfile(std::string(name));
     ASSERT_TRUE(known.isOk()) << name;
     ASSERT_TRUE(known->gpu.has_value()) << name;
-    // NF4 decodes at copy speed; attention is slower than a GEMM.
+    // NF4 is decoded at least at copy speed; attention is slower than a GEMM.
     EXPECT_GE(known->decodeGbps / 4 * 2.516, known->copyGbps) << name;
     const GpuRates &gpu = *known->gpu;
     EXPECT_LT(gpu.cudnnAttention.forward.at8k, known->gemmBf16Gflops) << name;
@@ -246,7 +250,7 @@ TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
     EXPECT_LT(gpu.cudaAttention.backward.at2k, gpu.cudnnAttention.backward.at2k)
         << name;
     EXPECT_LT(gpu.thinGemmGbps, known->copyGbps) << name;
-    // Memory bounds ops with few instructions, within 1 %.
+    // Row ops with few instructions are bound by memory, within 1 %.
     EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * known->copyGbps) << name;
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");

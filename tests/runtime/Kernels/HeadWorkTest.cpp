@@ -9,7 +9,7 @@
 namespace qlora {
 namespace {
 
-/// Makes a request with all operands present and bf16.
+/// Returns a request in which all operands are present and bf16.
 KernelRequest
 request(const char *op,
         const std::vector<std::pair<const char *, int64_t>> &constants) {
@@ -46,8 +46,9 @@ TEST(HeadWork, PiecesHaveTheProductsOfTheWhole) {
 }
 
 TEST(HeadWork, OnCudaAPieceIsChunksOfProducts) {
-  // The list of rows; per chunk of three: gather, logits, softmax, gradient,
-  // scatter; then the states of the other rows.
+  // One kernel lists the rows. Each chunk of three rows has five: gather,
+  // logits, softmax, gradient, scatter. A last one computes the states of the
+  // remaining rows.
   const std::vector<Work> kernels = cudaKernelWork(part(10));
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;
@@ -64,7 +65,8 @@ TEST(HeadWork, MergingReadsStatesAndTheGradient) {
                                                {"shards", 3},
                                                {"lines", 1},
                                                {"own", 4}});
-  // Four f32 values per rank and row; gradients f32, dhidden bf16.
+  // States are four f32 values per rank and row; gradients are f32, dhidden is
+  // bf16.
   const double states = 3 * 12 * 4 * 4, numbers = 12 * 20;
   EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states + numbers * (4 + 2));
   merge.dtypes[merge.op->operandIndex("dhidden")] = std::nullopt;

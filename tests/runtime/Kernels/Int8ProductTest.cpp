@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Compares int8_matmul, and the panel_matmul of its gradient, with the results
-// of bitsandbytes' MatMul8bitLt: bit for bit without outlier columns, and with
-// them within the rounding of their f32 sum.
+// Compares int8_matmul, and the panel_matmul that computes its gradient, with
+// the results of bitsandbytes' MatMul8bitLt: bit for bit without outlier
+// columns, and within the rounding error of the outliers' f32 sum otherwise.
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Math/Stored.h"
@@ -23,7 +23,7 @@ namespace {
 constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 
-/// One case of int8_product.py.
+/// One case in the file that int8_product.py writes.
 struct Case {
   const SafetensorsFile &file;
   std::string name;
@@ -64,7 +64,7 @@ struct Case {
                          int64_t width, std::vector<int64_t> constants);
 };
 
-/// Returns the op's result from `input` in the case's type.
+/// Returns the op's result for the tensor `input`, in the case's type.
 std::vector<float> Case::run(const std::string &op, const std::string &input,
                              int64_t width, std::vector<int64_t> constants) {
   const KernelRow *row = findKernelRow(op);
@@ -92,7 +92,7 @@ std::vector<float> Case::run(const std::string &op, const std::string &input,
 
 double unit(qlora_dtype type) { return type == BF16 ? 0x1p-8 : 0x1p-24; }
 
-/// Expects the error of an f32 sum in another order, of at most `terms` values
+/// Expects at most the error of an f32 sum in another order, of `terms` values
 /// whose magnitudes add up to `sum`, and of two roundings of the result.
 void expectNear(const std::vector<float> &got, const std::vector<float> &wanted,
                 qlora_dtype type, double terms, double sum) {
@@ -124,7 +124,8 @@ TEST(Int8Product, IsThatOfBitsandbytes) {
         if (threshold == 0)
           EXPECT_EQ(y, c.floats(".y"));
         else
-          // Two values are -40 and 7.5; others, like weights, are below 4.
+          // Two inputs are -40 and 7.5; all other inputs and all weights are
+          // below 4.
           expectNear(y, c.floats(".y"), type,
                      threshold == 6 ? 2 : double(c.columns),
                      190 + (threshold == 6 ? 0 : 16 * double(c.columns)));

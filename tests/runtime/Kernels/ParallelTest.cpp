@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Exceptions of tasks reach the caller of a parallel loop, after all tasks have
+// Exceptions of tasks reach the caller of a parallel loop after all tasks have
 // ended.
 
 #include "runtime/Kernels/Cpu/Parallel.h"

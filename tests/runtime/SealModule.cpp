@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Seals a hand-written module, as qloracc seals its own: SealModule FILE.
+// Usage: SealModule FILE. Seals a module that was written by hand, as qloracc
+// seals its output.
 
 #include <fstream>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The loader accepts the demo module, and refuses it with any one field
+// The loader accepts the demo module, and rejects it if any one field is
 // changed, with a message that names the error.
 
 #include "runtime/Module/ModuleLoader.h"
@@ -132,7 +132,7 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
 
 TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_CUDA_REFUSED((void)t, "");
-  EXPECT_CUDA_REFUSED(t.images.clear(), ""); // a plan has none
+  EXPECT_CUDA_REFUSED(t.images.clear(), ""); // a plan has no images
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 0, "0 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 48, "48 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 1056, "1056 threads");
@@ -148,7 +148,7 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "another target than");
 }
 
-/// Makes evaluate's first launch a column_sum, with its workspace in the
+/// Replaces evaluate's first launch by a column_sum with a workspace in the
 /// activation arena.
 void useWorkspace(DemoTables &t, uint64_t offset, uint32_t alignment) {
   t.kernels[0] = libraryKernel("column_sum.cuda", 3, 3);
@@ -213,8 +213,8 @@ TEST(ModuleLoader, RefusesCollectives) {
                  t.commands[5].peer = -1, "broadcast with peer -1");
 }
 
-/// Shards the first 16 elements of the gradients into two; the all_reduce's
-/// command gathers them.
+/// Shards the first 16 elements of the gradients in two; the all-reduce becomes
+/// an all-gather of the shards.
 void gatherPieces(DemoTables &t) {
   t.header.update_pieces = 2;
   t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER;
@@ -258,7 +258,7 @@ TEST(ModuleLoader, RefusesPartsOfExperts) {
                  "over 3");
 }
 
-/// Adds a launch that sorts the rows of one expert, for `ranks` ranks.
+/// Adds a launch of sort_by_expert with one expert, compiled for `ranks` ranks.
 static void sortRows(DemoTables &t, int64_t ranks) {
   const KernelOp &op = *findKernelOp("sort_by_expert");
   const auto constants = uint32_t(op.constants.size());
@@ -331,7 +331,7 @@ TEST(ModuleLoader, RefusesPiecesOnTheHost) {
   EXPECT_REFUSED(moveToHost(t); t.parameters[0].piece = 128, "of an arena of");
 }
 
-/// Gives each of two ranks half of the trainable parameters.
+/// Shards the trainable parameters over two ranks.
 void divideTrained(DemoTables &t) {
   t.header.trained_pieces = 2;
   t.parameters[1].shape[0] = 8;
@@ -390,7 +390,7 @@ TEST(ModuleLoader, RefusesBindings) {
   EXPECT_REFUSED(t.bindings[4].kind = QLORA_RESULT_LOSS_SUM, "two bindings");
 }
 
-/// Tries lengths of a truncated copy of the demo, in steps.
+/// A truncated copy of the demo is rejected; tests many lengths.
 TEST(ModuleLoader, RefusesTruncatedFiles) {
   const TemporaryFolder folder;
   std::ostringstream text;
@@ -405,7 +405,8 @@ TEST(ModuleLoader, RefusesTruncatedFiles) {
   }
 }
 
-/// Flips one byte at a time: in code, tables, headers and the seal itself.
+/// A copy of the demo with one flipped byte is rejected; tests bytes of code,
+/// tables, headers and the seal.
 TEST(ModuleLoader, RefusesFlippedBytes) {
   const TemporaryFolder folder;
   std::ostringstream text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// tp shards in the parameter table: valid entries, and their counts.
+// tp shards in the parameter table: valid entries, and errors for wrong ones.
 
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ParameterCounts.h"
@@ -10,8 +10,8 @@
 namespace qlora {
 namespace {
 
-/// Makes the first weight NF4 in blocks of 64 with double quantization, as the
-/// first half of twice as many rows.
+/// Makes the first weight NF4 in blocks of 64 with double quantization, and a
+/// tp shard: the first half of a weight with twice as many rows.
 void makeSlice(DemoTables &t) {
   qlora_parameter &p = t.parameters[0];
   t.header.tensor_ranks = 2;
@@ -61,7 +61,7 @@ TEST(ParameterSlices, AreRefused) {
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].parts = 3, "3 parts, but");
   EXPECT_EQ(errorAfter([](DemoTables &t) {
               makeSlice(t);
-              t.parameters[0].parts = 8; // divides the whole's rows
+              t.parameters[0].parts = 8; // divides the unsharded rows
             }),
             "");
 }

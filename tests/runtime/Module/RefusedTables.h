@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The loader's error for the demo module after one change of its tables.
+// Returns the loader's error for the demo module after one change of its
+// tables.
 
 #ifndef QLORA_TESTS_RUNTIME_MODULE_REFUSEDTABLES_H
 #define QLORA_TESTS_RUNTIME_MODULE_REFUSEDTABLES_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Programs of pipeline stages: which one a rank gets, and errors for stages of
-// different runs.
+// Programs of pipeline stages: which stage a rank gets, and errors if stages do
+// not belong together.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,8 @@
 namespace qlora {
 namespace {
 
-/// Returns the message after a change of the second stage; empty if they load.
+/// Returns the loader's message after `change` of the second stage; empty if
+/// the stages load.
 std::string errorAfter(const std::function<void(DemoTables &)> &change) {
   DemoTables first, second;
   followEachOther(first, second);
@@ -39,7 +40,7 @@ TEST(Stages, AreThoseOfTheirRanks) {
   EXPECT_EQ(module->meshSize(), 2);
   EXPECT_EQ(module->rowRanks(), 2);
   EXPECT_TRUE(module->meetsInEntries());
-  EXPECT_TRUE(module->uses(QLORA_GROUP_PP)); // of any stage
+  EXPECT_TRUE(module->uses(QLORA_GROUP_PP)); // true if any stage uses the group
   EXPECT_TRUE(module->uses(QLORA_GROUP_DP));
   EXPECT_FALSE(module->uses(QLORA_GROUP_FSDP));
   EXPECT_EQ(module->stage(), 0);
@@ -52,7 +53,7 @@ TEST(Stages, AreThoseOfTheirRanks) {
   }
 }
 
-/// A weight of another stage is found by its name in the model.
+/// A parameter of another stage is found by the name that it has in the model.
 TEST(Stages, HaveTheParametersOfOneModel) {
   DemoTables first, second;
   second.parameters[0].name = "demo.other";
@@ -65,7 +66,7 @@ TEST(Stages, HaveTheParametersOfOneModel) {
   EXPECT_EQ(module->parameterOfModel("demo.none"), nullptr);
 }
 
-/// Compared fields exist, even if a file is damaged.
+/// Damaged files: a field that stages compare is checked before it is compared.
 TEST(Stages, AreReadWithinTheirTables) {
   const char *parameter =
       "'demo': stage 1: parameter 0 has no name, arena or shape";
@@ -89,7 +90,7 @@ TEST(Stages, FollowEachOther) {
                  "'demo': stage 1: stages is 3, but 2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
   EXPECT_REFUSED(t.header.stages = 0, "'demo': stage 1: stage 1 of 0");
-  // A stage that leads back to itself.
+  // The next stage of this stage is the stage itself.
   EXPECT_REFUSED(t.header.next_stage = &t.header,
                  "'demo': stage 1: another stage follows it, of 2");
   DemoTables alone;
@@ -126,7 +127,7 @@ TEST(Stages, HaveInCommonWhatAllRanksHave) {
       std::swap(t.bindings[3].offset, t.bindings[4].offset),
       "'demo': stage 1: entry 1 (accumulate_last): its results in the "
       "gradient arena differ from those in stage 0");
-  // Each stage may differ in its base.
+  // The frozen weights may differ between stages.
   EXPECT_REFUSED(t.arenas[kDemoFrozen].bytes = 128, "");
   EXPECT_REFUSED(t.parameters.erase(t.parameters.begin()), "");
 }

@@ -11,7 +11,7 @@
 
 using namespace qlora;
 
-/// Reading refuses a missing rate, or one that is not positive.
+/// Reading would fail if a rate were missing or not positive.
 TEST(Calibrate, MeasuresEveryRate) {
   const TemporaryFolder folder;
   const std::string path = folder.path("device.json");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The suggested checkpoint interval loses the least time; its message.
+// The suggested interval between checkpoints loses the least time; and its
+// message.
 
 #include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/NullRun.h"
@@ -13,7 +14,8 @@
 namespace qlora {
 namespace {
 
-/// Steps of half a second on eight machines of eight, and 10 GB to save.
+/// Steps of half a second, eight machines of eight GPUs, and 10 GB per
+/// checkpoint.
 class CheckpointIntervals : public testing::Test {
 protected:
   CheckpointIntervals() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Costs of rings of GPUs and of windows of CPU ranks, with round numbers. The
-// calculations are next to the expectations.
+// Costs of collectives of GPUs in rings and of CPU ranks through windows of
+// shared memory, with round numbers. The calculations are next to the
+// expectations.
 
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -12,7 +13,8 @@
 namespace qlora {
 namespace {
 
-/// Nodes of 8 with links of 10 MB/s, 1 MB/s between nodes, 1 us at least.
+/// Nodes of 8 GPUs: 10 MB/s inside a node, 1 MB/s between nodes, and a latency
+/// of 1 us.
 DeviceProfile gpu() {
   DeviceProfile device;
   GpuRates &gpu = device.gpu.emplace();
@@ -23,7 +25,7 @@ DeviceProfile gpu() {
   return device;
 }
 
-/// Copies 1 GB/s.
+/// A CPU that copies 1 GB/s.
 DeviceProfile cpu() {
   DeviceProfile device;
   device.copyGbps = 1;
@@ -48,7 +50,8 @@ TEST(CollectiveCost, GpusHaveARingInANodeAndOneOfNodes) {
   EXPECT_DOUBLE_EQ(seconds(16), 2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 
-/// Ranks of adjacent stages are one stage's number of ranks apart.
+/// Corresponding ranks of adjacent stages differ by the number of ranks of a
+/// stage.
 TEST(CollectiveCost, GpusOfStagesAreApart) {
   const auto seconds = [](unsigned kind, int64_t stride) {
     return collectiveDemand(kind, 1e6, 2, stride, gpu()).seconds();
@@ -63,9 +66,11 @@ TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
   const auto memory = [](unsigned kind, int64_t ranks) {
     return collectiveDemand(kind, 4e6, ranks, 1, cpu()).memory;
   };
-  // In, out, and half of three accesses: 4 + 1.5 of 4 MB.
+  // Each rank copies 4 MB in and 4 MB out, with two accesses each; half of the
+  // data has three more: 4 + 1.5 accesses of 4 MB.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_REDUCE, 2), 5.5 * 4e-3);
-  // A half to its place and a half in; the other half out: 3 halves, twice.
+  // Each rank copies its own half to its place and into the window, and the
+  // second half out: 3 halves of two accesses.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 2), 3 * 4e-3);
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 4), 2.5 * 4e-3);
   EXPECT_GT(memory(QLORA_COLLECTIVE_REDUCE_SCATTER, 2),
@@ -78,15 +83,15 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   };
   const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
   EXPECT_GT(once, 0);
-  // Windows of 2 MiB; a sum synchronizes twice in each of 4 rounds.
+  // Windows have 2 MiB. A sum needs two synchronizations in each of 4 rounds.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 2), 2 * once);
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
-  // N - 1 messages.
+  // An all-gather of N ranks needs N - 1 messages.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
 }
 
-/// Three machines of two ranks: a message through a window takes 1 us, through
-/// a socket 2, over the network 100.
+/// Three machines of two ranks. A message takes 1 us through a window, 2 us
+/// through a socket and 100 us over the network.
 DeviceProfile measured() {
   DeviceProfile device = cpu();
   device.links.window = {1, 2};
@@ -103,7 +108,7 @@ TEST(CollectiveCost, MeasuredRanksOfAMachineHaveTheirRates) {
   EXPECT_DOUBLE_EQ(sum.launch, 2 * 2 * 1e-6); // two rounds, synchronized twice
   const Demand exchange =
       collectiveDemand(QLORA_COLLECTIVE_ALL_TO_ALL, 4e6, 2, 1, measured());
-  // Half of it is sent, and packing costs as much.
+  // Half of the data is sent, and packing it moves as many bytes.
   EXPECT_DOUBLE_EQ(exchange.memory, (2e6 + 2e6) / 5e8);
   EXPECT_DOUBLE_EQ(exchange.launch, 2e-6);
   EXPECT_EQ(exchange.serial, 0);
@@ -113,13 +118,15 @@ TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
   const auto demand = [](unsigned kind, int64_t ranks, int64_t stride) {
     return collectiveDemand(kind, 1 << 20, ranks, stride, measured());
   };
-  // Six ranks need 2 * 6 - 3 slots and one for each of 4 chunks. The bytes are
-  // sent twice, and 8 times a chunk on its way to the last rank and back.
+  // With six ranks, a sum takes 2 * 6 - 3 time slots and one more for each of 4
+  // chunks. The data is sent twice, and one chunk 8 times on its way to the
+  // last rank and back.
   const Demand sum = demand(QLORA_COLLECTIVE_ALL_REDUCE, 6, 1);
   EXPECT_EQ(sum.memory, 0);
   EXPECT_DOUBLE_EQ(sum.launch, 13 * 100e-6);
   EXPECT_DOUBLE_EQ(sum.serial, 4.0 * (1 << 20) / 1e8);
-  // Two ranks, each the first or second of its machine: the data and a chunk.
+  // Two ranks on two machines: the data is sent once, and one chunk in
+  // addition.
   EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 2).serial,
                    1.25 * (1 << 20) / 1e8);
   EXPECT_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 1).serial, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The work with which a profile compares a command's time.
+// The work of a command, with which a profile compares the command's time.
 
 #include "runtime/Predict/CommandMetadata.h"
 #include "tests/runtime/DemoTables.h"
@@ -10,7 +10,8 @@
 namespace qlora {
 namespace {
 
-/// Runs nothing, and reports that `row` computes attention.
+/// A device that runs nothing and reports `row` as the implementation of
+/// attention.
 class ChoosingDevice final : public Device {
 public:
   explicit ChoosingDevice(const char *row) : row(row) {}
@@ -45,7 +46,8 @@ private:
   const char *row;
 };
 
-/// Returns the work of the demo's attention, compiled for cuDNN's row.
+/// Returns the metadata of the demo's attention, compiled for cuDNN, if the
+/// device chooses `row`.
 CommandMetadata attentionBy(const char *row) {
   DemoTables tables;
   tables.retarget();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rates of a link, fitted to times of collectives and measured with them.
+// Latency and bandwidth of a link, fitted to times of collectives, and measured
+// with collectives.
 
 #include "runtime/Predict/LinkRates.h"
 
@@ -14,7 +15,7 @@
 namespace qlora {
 namespace {
 
-/// A link with 20 us per message and 2 GB/s.
+/// Returns the time of a use of a link with 20 us per message and 2 GB/s.
 LinkSample sampleOf(const LinkUse &use) {
   return {use, use.messages * 20e-6 + use.bytes / 2e9};
 }
@@ -30,20 +31,23 @@ TEST(LinkRates, FindWhatGaveTheTimes) {
   EXPECT_NEAR(link.gbps, 2, 1e-9);
 }
 
-/// A short call that was delayed counts no more than a long one.
+/// Errors are relative to the measured times, so a short call that was delayed
+/// counts no more than a long call.
 TEST(LinkRates, WeighErrorsByTheTimes) {
   const LinkRate link =
       fitLink(std::vector<LinkSample>{{{1, 1}, 2e-5}, // 20 us without bytes
                                       {{1, 1}, 4e-5},
                                       {{1, 1e9}, 1}}); // 1 s
-  // The harmonic mean of 20 and 40, 2 / (1 / 20 + 1 / 40).
+  // The fit gives the harmonic mean of 20 and 40: 2 / (1 / 20 + 1 / 40).
   EXPECT_NEAR(link.messageMicroseconds, 26.67, 0.01);
   EXPECT_NEAR(link.gbps, 1, 1e-4);
 }
 
-/// Times that fall with the number of messages, or with the bytes, are noise.
+/// If times fall with the number of messages or with the bytes, the measurement
+/// is noise. Messages and bytes then still cost something.
 TEST(LinkRates, GiveNothingForFree) {
-  // A tenth of the maximum that a message can take: the sample with 100.
+  // The cost per message is a tenth of its maximum, which the sample with 100
+  // messages gives.
   LinkRate link =
       fitLink(std::vector<LinkSample>{{{100, 1e6}, 1e-3}, {{1, 2e6}, 4e-3}});
   EXPECT_NEAR(link.messageMicroseconds, 1, 1e-9);
@@ -51,7 +55,7 @@ TEST(LinkRates, GiveNothingForFree) {
   EXPECT_LT(link.gbps, 10);
   link = fitLink(std::vector<LinkSample>{
       {{1, 1e6}, 1e-3}, {{9, 1e3}, 1e-2}, {{1, 4e6}, 1e-3}});
-  // The maximum that bytes can take is 4 MB in 1 ms, 4 GB/s.
+  // Bytes take at most 1 ms for 4 MB, 4 GB/s; a tenth of that time is 40 GB/s.
   EXPECT_NEAR(link.gbps, 40, 1e-9);
   EXPECT_GT(link.messageMicroseconds, 100);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The memory plan as a table.
+// The memory plan, printed as a table.
 
 #include "runtime/Predict/MemoryPlan.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Pages of the entries that a run needs, and no others: with the variants of
-// UnigramModule.c, lengths 4 and 8, in arenas of many pages.
+// Estimates pages of the entries that a run uses, and no others. Tests with the
+// variants of UnigramModule.c, lengths 4 and 8, in arenas of many pages.
 
 #include "runtime/Predict/ResidentMemoryEstimate.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kPage = ResidentMemoryEstimate::kPageBytes;
 
-/// Micro-batches of given lengths, in order.
+/// A schedule of micro-batches with the given lengths, in order.
 class LengthsAlone final : public Schedule {
 public:
   explicit LengthsAlone(std::vector<int64_t> lengths)
@@ -34,9 +34,10 @@ private:
   std::vector<int64_t> lengths;
 };
 
-/// The module with an INPUT arena of 100 and a half pages. Kernels of training
-/// access pages 0 and 1 for length 4, 10 to 30 for length 8; kernels of
-/// evaluation access 50, and 99 to the end. Bindings are in page 0.
+/// The module with an INPUT arena of 100.5 pages, numbered from 0. Kernels of
+/// training access pages 0 and 1 for length 4, and 10 to 30 for length 8.
+/// Kernels of evaluation access page 50, and pages 99 to the end. Bindings are
+/// in page 0.
 class ResidentMemoryEstimateTest : public testing::Test {
 protected:
   void SetUp() override {
@@ -64,9 +65,10 @@ protected:
     module.emplace(std::move(changed).value());
   }
 
-  /// Frozen weights and adapter, filled when weights are read.
+  /// Bytes of frozen weights and the adapter, which are filled when weights are
+  /// read.
   static constexpr uint64_t kFilled = 64 + 128;
-  /// Touched by training: gradient, two moments, results.
+  /// Bytes that training touches: gradient, two moments, results.
   static constexpr uint64_t kTrained = 136 + 2 * 128 + 76;
 
   std::optional<LoadedModule> source, module;
@@ -108,7 +110,7 @@ TEST_F(ResidentMemoryEstimateTest, EvaluationHasEntriesOfItsOwn) {
   ResidentMemoryEstimate touched(*module, 0);
   touched.addEvaluation(shorter, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 2 * kPage); // 0 and 50
-  // The arena's last page is half a page: 99 to the end.
+  // The arena ends with half a page, so pages 99 to the end are 1.5 pages.
   touched.addEvaluation(both, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 3 * kPage + kPage / 2);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module's step on a device with round rates.
+// Predicts the demo module's step on a device with round rates.
 
 #include "runtime/Predict/CollectiveCost.h"
 #include "runtime/Predict/NullRun.h"
@@ -16,8 +16,8 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// 1 GB/s, 1 us from kernel to kernel; links of 10 MB/s inside a node of 8 and
-/// 1 MB/s between nodes, 1 us at least.
+/// A GPU with 1 GB/s of memory and 1 us per launch. Links have 10 MB/s inside a
+/// node of 8, 1 MB/s between nodes, and a latency of 1 us.
 DeviceProfile roundGpu() {
   DeviceProfile device;
   device.cpu = "round";
@@ -62,12 +62,12 @@ protected:
 };
 
 // ACCUMULATE_LAST: gather reads 64 bytes and updates 64, scale_add reads 128
-// and writes 64: 192 bytes each. UPDATE: descend updates 64 and reads 64, and
-// 72 are zeroed.
+// and writes 64, so both move 192 bytes. UPDATE: descend updates 64 bytes and
+// reads 64; 72 bytes are set to zero.
 constexpr double kKernel = 1e-6 + 192e-9;
 constexpr double kUpdate = 2e-6 + 192e-9 + 72e-9;
 
-// 64 bytes of the weight, at one byte per microsecond.
+// The bus transfers 64 bytes of the weight, one byte per microsecond.
 constexpr double kBus = 64e-6;
 
 TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
@@ -81,7 +81,7 @@ TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
 TEST_F(StepPredictionTest, ACopyOverTheBusIsBesideKernels) {
   const double before = only(1, 1).seconds;
   tables.arenas[kDemoFrozen].kind = QLORA_ARENA_HOST;
-  // The copy replaces scale_add, which needs 192 bytes of device memory.
+  // A copy replaces scale_add, which moves 192 bytes of device memory.
   for (qlora_command &command : tables.commands)
     if (command.kind == QLORA_COMMAND_LAUNCH && command.target == 0) {
       command.kind = QLORA_COMMAND_COPY;
@@ -135,21 +135,21 @@ TEST_F(StepPredictionTest, WithoutItsEntryThereIsNoStep) {
 }
 
 TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
-  // Two ranks: 1 us and 72 bytes at 10 MB/s, concurrent with scale_add.
+  // Two ranks: latency 1 us and 72 bytes at 10 MB/s, concurrent with scale_add.
   const StepPrediction two = only(2, 1);
   EXPECT_NEAR(two.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
   EXPECT_NEAR(two.exposedCommunication, 8.2e-6 - kKernel, 1e-15);
   EXPECT_NEAR(two.seconds, only(1, 1).seconds + two.exposedCommunication,
               1e-15);
-  // 64 ranks: 3 doublings of nodes, 2 * 7/8 of the bytes inside, and 2 * 7/8 of
-  // an eighth of them between the nodes.
+  // 64 ranks in 8 nodes: latency of 3 + 1 us, 2 * 7/8 of the bytes inside a
+  // node, and 2 * 7/8 of an eighth of the bytes between nodes.
   const StepPrediction many = only(64, 1);
   EXPECT_NEAR(many.collectives[0].seconds, 4e-6 + 12.6e-6 + 15.75e-6, 1e-15);
   EXPECT_DOUBLE_EQ(many.tokensPerSecond(),
                    64.0 * double(many.batch * many.length) / many.seconds);
 }
 
-/// Replaces the all-reduce of gradients by a send or receive.
+/// Replaces the all-reduce of gradients by a send to or a receive from `peer`.
 void meet(DemoTables &tables, qlora_collective kind, int peer) {
   qlora_command &command = tables.commands[5];
   command.collective = static_cast<uint8_t>(kind);
@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second stage runs the kernel next to the transfer twice. It is ready
-/// later and has more to do.
+/// The second stage runs the kernel that overlaps with the transfer twice. It
+/// is ready later and has more work.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;
@@ -169,7 +169,8 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   meet(second, QLORA_COLLECTIVE_RECV, -1);
   followEachOther(tables, second);
   const StepPrediction equal = only(2, 1);
-  // The link costs as much as an all-reduce of two: 1 us, 72 bytes at 10 MB/s.
+  // The transfer takes as long as an all-reduce of two ranks: 1 us, and 72
+  // bytes at 10 MB/s.
   EXPECT_NEAR(equal.seconds, summed.seconds, 1e-15);
   EXPECT_EQ(equal.stage, 0);
   EXPECT_EQ(equal.stages, 2);
@@ -183,8 +184,8 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   EXPECT_GT(later.seconds, equal.seconds);
   EXPECT_NEAR(later.seconds - later.busySeconds(),
               later.exposedCommunication - later.overlapped, 1e-15);
-  // With more ranks, adjacent stages are on two nodes: they are one stage's
-  // number of ranks apart.
+  // With 16 ranks, corresponding ranks of adjacent stages are 8 apart, so on
+  // two nodes.
   EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
   EXPECT_HAS(predictionText(later, nullptr, roundGpu()),
              "  stage 1 of 2, which has the most work");
@@ -218,7 +219,7 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   EXPECT_HAS(scalingText(curve.value(), *roundGpu().gpu), "\n      11      2 ");
 }
 
-/// The step has an all-reduce over two of eight ranks with the same rows.
+/// The step has an all-reduce over two of eight ranks that have the same rows.
 TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
   for (const qlora_group group : {QLORA_GROUP_TP, QLORA_GROUP_CP}) {
     const bool isLines = group == QLORA_GROUP_CP;
@@ -288,8 +289,8 @@ TEST_F(StepPredictionTest, TheLowFigureIsLowerAndTakesTurns) {
   EXPECT_DOUBLE_EQ(low.device.copyGbps, 0.85);
 }
 
-/// gather and scale_add of ACCUMULATE_LAST as kernels of two queues without any
-/// order between them.
+/// gather and scale_add of ACCUMULATE_LAST run on two queues without any order
+/// between them.
 TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
   qlora_entry &last = tables.entries[kDemoAccumulate];
   std::vector<qlora_command> launches;
@@ -306,7 +307,8 @@ TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   PredictionRequest request = {roundGpu(), 1, 1};
-  // Both are bound by memory, but one overlaps with the other's launch.
+  // Memory bounds both kernels, but each overlaps with the other's launch
+  // latency.
   const double side = predictSteps(*module, request)->front().seconds;
   request.sharing = QueueSharing::kTakeTurns;
   const StepPrediction turns = predictSteps(*module, request)->front();
@@ -321,12 +323,12 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
   const StepPrediction step =
       predictSteps(*module, {roundGpu(), 1, 1})->front();
   const double flops = 128 * 129 / 2 * 4 * 8;
-  const double memory = 4 * 128 * 8 * 2 / 1e9; // the same for both rows
+  const double memory = 4 * 128 * 8 * 2 / 1e9; // equal for both implementations
   ASSERT_GT(flops / 2e9, memory);
   EXPECT_NEAR(step.parts[size_t(StepPart::kAttention)].seconds, flops / 2e9,
               1e-15);
   EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
-  // Without cuDNN our own row runs; without that, none.
+  // Without cuDNN our own kernel runs; if it is disabled too, there is none.
   PredictionRequest request = {roundGpu(), 1, 1};
   request.disabledKernels = {"attention.cudnn"};
   const StepPrediction own = predictSteps(*module, request)->front();
@@ -359,7 +361,7 @@ TEST_F(StepPredictionTest, RanksOfACpuCopyOnTheCoresOfTheirKernels) {
   ASSERT_TRUE(one.isOk() && two.isOk());
   const double all =
       collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 72, 2, 1, device).seconds();
-  // Nothing overlaps with it.
+  // No kernel overlaps with the collective.
   EXPECT_NEAR(two->front().collectives[0].seconds, all, 1e-15);
   EXPECT_NEAR(two->front().seconds, one->front().seconds + all, 1e-12);
   EXPECT_NEAR(two->front().exposedCommunication, all, 1e-12);

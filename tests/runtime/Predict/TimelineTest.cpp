@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Clocks of queues: waits, and the cost of running at the same time. The
+// Simulated clocks of queues: waits, and the cost of concurrent work. The
 // calculations are next to the expectations.
 
 #include "runtime/Predict/Timeline.h"
@@ -16,8 +16,8 @@ namespace {
 
 using Kind = TimelineItem::Kind;
 
-/// A kernel that would take `arithmetic` seconds of arithmetic alone and
-/// `memory` seconds of memory alone.
+/// Returns a kernel that takes `arithmetic` seconds if bound by arithmetic, and
+/// `memory` seconds if bound by memory.
 TimelineItem kernel(uint32_t queue, double arithmetic, double memory,
                     double launch = 0) {
   TimelineItem item;
@@ -52,7 +52,7 @@ Timeline timelineOf(const std::vector<TimelineItem> &items) {
 }
 
 TEST(Timeline, OneQueueIsASum) {
-  // The longer of the two for each, plus the launches.
+  // Each kernel takes the longer of its two times, plus its launch.
   Timeline timeline =
       timelineOf({kernel(kMain, 1, 3, 0.5), kernel(kMain, 2, 1, 0.5)});
   EXPECT_DOUBLE_EQ(timeline.seconds, 3.5 + 2.5);
@@ -62,8 +62,9 @@ TEST(Timeline, OneQueueIsASum) {
 }
 
 TEST(Timeline, SpansSayWhenEachRan) {
-  // The side queue waits for the first kernel and runs one second next to the
-  // second. The main queue waits for it: 2 + max(1, 3) + 1 seconds.
+  // The side queue waits for the first kernel and runs concurrently with the
+  // second kernel for one second. The main queue waits for the side queue: 2 +
+  // max(1, 3) + 1 seconds.
   const std::vector<TimelineItem> items = {
       kernel(kMain, 2, 0), event(Kind::kRecord, kMain, 0),
       event(Kind::kWait, kSide, 0), kernel(kSide, 0, 3),
@@ -85,7 +86,7 @@ TEST(Timeline, MemoryHidesBehindArithmetic) {
   EXPECT_DOUBLE_EQ(timeline.overlapped, 1);
 }
 
-/// A backward of 2 s: a gradient bucket is sent after the first half, and
+/// A backward of 2 s. A gradient bucket is sent after the first half, and
 /// compute waits for it at the end.
 std::vector<TimelineItem> backward(double sendSeconds) {
   return {kernel(kMain, 1, 0),
@@ -98,8 +99,8 @@ std::vector<TimelineItem> backward(double sendSeconds) {
 }
 
 TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
-  // The decode has half of the GPU until its second of work is done, at 2; then
-  // the GEMM has 1 of its 2 left.
+  // The decode has half of the GPU until its second of work ends at time 2. The
+  // GEMM then has 1 of its 2 seconds left.
   const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
                                            kernel(kSide, 0, 1)};
   std::vector<TimelineSpan> spans(items.size());
@@ -108,41 +109,43 @@ TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
   EXPECT_DOUBLE_EQ(timeline.seconds, 3);
   EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
   EXPECT_DOUBLE_EQ(spans[1].end, 2);
-  // A collective needs no turn.
+  // With kTakeTurns, a collective still overlaps with kernels.
   EXPECT_DOUBLE_EQ(simulate(backward(0.75), {}, QueueSharing::kTakeTurns)
                        .exposedCommunication,
                    0);
 }
 
 TEST(Timeline, ACollectiveThatCopiesTakesTurns) {
-  // It needs half a second of memory. In the first second of the kernel's 2
-  // each has half; then only the collective's own time is exposed.
+  // The collective needs half a second of memory. It takes turns with the
+  // kernel, so the step takes half a second longer, which is exposed.
   std::vector<TimelineItem> items = backward(0);
   items[3].demand.memory = 0.5;
   const Timeline timeline = timelineOf(items);
   EXPECT_DOUBLE_EQ(timeline.seconds, 2.5);
   EXPECT_DOUBLE_EQ(timeline.exposedCommunication, 0.5);
   EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
-  // Alone it waits for nothing.
+  // With 3 seconds of memory, the step takes 3 seconds longer.
   items[3].demand.memory = 3;
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 5);
   EXPECT_DOUBLE_EQ(timelineOf(items).exposedCommunication, 3);
 }
 
 TEST(Timeline, BandwidthIsShared) {
-  // Two kernels that need all of it take as long as one after the other.
+  // Two kernels that each need the full memory bandwidth take as long as one
+  // after the other.
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
   EXPECT_DOUBLE_EQ(two.seconds, 2);
   EXPECT_DOUBLE_EQ(two.overlapped, 0);
-  // Together they need 1.5 of the bandwidth: the decode ends at 0.2 * 1.5, when
-  // 0.2 of the GEMM is done, and 0.8 of it is left.
+  // Together they need 1.5 times the bandwidth. The decode ends after 0.2 * 1.5
+  // seconds, when 0.2 of the GEMM's second is done and 0.8 is left.
   Timeline mixed = timelineOf({kernel(kMain, 1, 0.5), kernel(kSide, 0, 0.2)});
   EXPECT_DOUBLE_EQ(mixed.seconds, 0.3 + 0.8);
   EXPECT_NEAR(mixed.overlapped, 0.1, 1e-12);
 }
 
 TEST(Timeline, AWaitIsAsLongAsItsEvent) {
-  // Side: 2; main: 1, then waits until 2, then 1.
+  // The side queue takes 2 seconds. The main queue runs for 1, waits until 2,
+  // and runs for 1.
   std::vector<TimelineItem> items = {kernel(kSide, 0, 2),
                                      event(Kind::kRecord, kSide, 0),
                                      kernel(kMain, 1, 0),
@@ -152,7 +155,7 @@ TEST(Timeline, AWaitIsAsLongAsItsEvent) {
   // Without the wait the side queue does not delay the main queue.
   items.erase(items.begin() + 3);
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
-  // An event that has already happened costs nothing.
+  // Waiting for an event that has already happened takes no time.
   items[0] = kernel(kSide, 0, 0.5);
   items.insert(items.begin() + 3, event(Kind::kWait, kMain, 0));
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
@@ -166,7 +169,7 @@ TEST(Timeline, OnlyWhatNothingHidesIsExposed) {
   Timeline exposed = timelineOf(backward(1.75));
   EXPECT_DOUBLE_EQ(exposed.seconds, 2.75);
   EXPECT_DOUBLE_EQ(exposed.exposedCommunication, 0.75);
-  // A group of one sends nothing.
+  // A group of one rank sends nothing.
   EXPECT_DOUBLE_EQ(timelineOf(backward(0)).seconds, 2);
 }
 
@@ -194,7 +197,8 @@ TimelineItem transfer(Kind kind, int peer, double seconds, uint64_t bytes = 8) {
 
 using Stages = std::vector<std::vector<TimelineItem>>;
 
-/// For each chunk, stage 0 computes and sends; stage 1 receives and computes.
+/// Two stages. For each chunk, stage 0 computes and sends; stage 1 receives and
+/// computes.
 Stages pipeline(int chunks) {
   Stages stages(2);
   const auto add = [&](int stage, std::vector<TimelineItem> items) {
@@ -211,7 +215,8 @@ Stages pipeline(int chunks) {
 }
 
 TEST(Timeline, AStageWaitsForWhatItReceives) {
-  // 1 and 0.5 until the second stage begins, then 3 for each chunk.
+  // Stage 0 computes for 1 second and sends for 0.5; then stage 1 needs 3
+  // seconds per chunk.
   for (const int chunks : {1, 2, 4}) {
     auto ended = simulateStages(pipeline(chunks));
     ASSERT_TRUE(ended.isOk()) << ended.status().message();
@@ -224,7 +229,7 @@ TEST(Timeline, AStageWaitsForWhatItReceives) {
 }
 
 TEST(Timeline, ASenderWaitsForItsReceiver) {
-  // The receiver is ready after 5 seconds.
+  // The receiver is ready after 5 seconds, so the send waits.
   const Stages late = {{transfer(Kind::kSend, 1, 2)},
                        {kernel(kSend, 5, 0), transfer(Kind::kReceive, -1, 2)}};
   auto ended = simulateStages(late);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Adapter folders: their files, what survives a full disk, and refused
+// Adapter folders: their files, their state after a full disk, and rejected
 // configurations.
 
 #include "runtime/Session/Adapter.h"
@@ -51,7 +51,8 @@ protected:
         PreparedAdapter::prepare(module, options, (folder / "out").string());
     return adapter.isOk() ? adapter->write(trained) : adapter.status();
   }
-  /// Returns the message for a configuration with these keys changed.
+  /// Returns the error for a configuration in which these keys are changed;
+  /// empty if none.
   std::string check(const nlohmann::ordered_json &changes) {
     auto config = adapterConfig(module, options);
     config.update(changes);
@@ -163,7 +164,7 @@ TEST_F(Adapter, SaysWhichRowsItHas) {
             "'/adapter_config.json': trainable_token_indices is [5], but this "
             "program was compiled for []. Fix: compile with "
             "--trainable-token-indices 5");
-  // PEFT's other form: a module's name and its indices.
+  // PEFT also writes trainable_token_indices as {module name: indices}.
   EXPECT_EQ(check({{"trainable_token_indices",
                     {{"embed_tokens", json::array({5})}}}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
@@ -221,7 +222,8 @@ TEST_F(Adapter, PatternsKeepTheirOrder) {
   const auto config = adapterConfig(module, options);
   EXPECT_EQ(config["rank_pattern"].begin().key(), "q_proj");
   EXPECT_EQ(config["alpha_pattern"].begin().key(), "v_proj");
-  // Names sorted by PEFT mean the same; a path that comes first does not.
+  // Patterns in PEFT's sorted order are equivalent. A path that precedes a
+  // shorter name changes which pattern matches.
   EXPECT_EQ(check({{"alpha_pattern", {{"k_proj", 6}, {"v_proj", 2}}}}), "");
   using Pattern = nlohmann::ordered_json;
   EXPECT_EQ(check({{"rank_pattern", Pattern{{"q_proj", 2}, {path, 6}}}}), "");
@@ -294,7 +296,7 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
     ASSERT_NE(before.st_ino, 0u);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
     value = 1;
-    // No other file may be written from here on.
+    // From here on only the weights are written, so the model may be missing.
     fs::remove_all(folder / "model");
     ASSERT_TRUE(prepared->write(trained).isOk());
   }
@@ -340,7 +342,8 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
       bytesOf(folder / "out/adapter_model.safetensors");
   value = 1;
   const fs::path out = folder / "out", staging = out / ".staging";
-  // The first and the last file that is renamed; each followed by a new start.
+  // The first and the last file of the adapter that is renamed; a new run
+  // follows each case.
   for (const char *name : {"adapter_config.json", "tokenizer.json"})
     for (const bool isRemoved : {false, true}) {
       fs::remove_all(out);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Sharded arenas, and residuals that differ on every rank: rank 0 reads whole
-// tensors, every rank gets its own bytes back, and the memory for it does not
-// grow with the arenas.
+// Sharded arenas, and error feedback that differs on every rank: rank 0 reads
+// complete tensors, every rank gets its own bytes back, and the memory needed
+// does not grow with the arenas.
 
 #include "runtime/Session/ArenaTensors.h"
 
@@ -33,14 +33,14 @@ void runLoaded(const LoadedModule &module, int ranks, int shards,
   });
 }
 
-/// Returns all bytes of the tensors on rank 0, nothing on the others.
+/// Returns all bytes of the tensors on rank 0, and nothing on the other ranks.
 std::vector<uint8_t> readAll(const ArenaTensors &tensors, Device &device,
                              RankGroup &group) {
   std::vector<uint8_t> bytes;
   ArenaReader reader(tensors, device, group);
   if (group.rank() == 0) {
     bytes.resize(tensors.bytes());
-    // Reads ranges that are no windows.
+    // Reads ranges that do not coincide with windows.
     constexpr size_t kPart = 3'000'001;
     for (size_t at = 0; at < bytes.size(); at += kPart) {
       const Status status = reader.read(std::span(bytes).subspan(
@@ -53,15 +53,15 @@ std::vector<uint8_t> readAll(const ArenaTensors &tensors, Device &device,
   return bytes;
 }
 
-/// Two sharded ranges. The second has tensors of 100 and of 28 elements, which
-/// cross borders of shards.
+/// A state arena with two sharded ranges. The second range has tensors of 100
+/// and of 28 elements, which cross borders of shards.
 class ShardedTensors : public testing::Test {
 protected:
   static constexpr uint64_t kTensors = 512; ///< bytes of the second range
 
-  /// Makes states whose updates are sharded, or states of sharded trainable
-  /// parameters with one unsharded state. The first range has shards of `first`
-  /// bytes.
+  /// Builds tables either with states whose updates are sharded, or with states
+  /// of sharded trainable parameters and one unsharded state. The first range
+  /// has shards of `first` bytes.
   void makeTables(uint32_t pieces, bool isOfTrained = false,
                   uint64_t first = uint64_t{5} << 20) {
     const uint64_t second = kTensors / std::max(2u, pieces);
@@ -74,7 +74,7 @@ protected:
     addState("second", first, 28, second, 400);
     if (isOfTrained)
       addState("whole", first + second, 16, 0, 0);
-    if (pieces == 1) { // each at its offset, in no range
+    if (pieces == 1) { // each tensor at its own offset, in no range
       for (size_t i = tables.parameters.size() - 3;
            i < tables.parameters.size(); ++i) {
         qlora_parameter &parameter = tables.parameters[i];
@@ -104,7 +104,7 @@ protected:
     tables.parameters.push_back(parameter);
   }
 
-  /// Byte `at` of the arena of rank `number`.
+  /// Returns the test value of byte `at` in the arena of rank `number`.
   static uint8_t byteOf(int number, uint64_t at) {
     return static_cast<uint8_t>(at % 251 + static_cast<uint64_t>(number) * 77);
   }
@@ -121,7 +121,7 @@ protected:
     return own;
   }
 
-  /// Expects whole tensors in the order of the items.
+  /// Expects complete tensors in the order of the items.
   void expectTensors(std::span<const uint8_t> bytes,
                      const ArenaTensors &tensors) const {
     uint64_t start = 0;
@@ -143,8 +143,8 @@ protected:
     EXPECT_EQ(bytes.size(), start);
   }
 
-  /// Expects every rank to get its bytes back after rank 0 has read all of
-  /// them; all ranks get rank 0's bytes of unsharded tensors.
+  /// Expects that every rank gets its own bytes of sharded tensors back after
+  /// rank 0 has read all of them, and rank 0's bytes of unsharded tensors.
   void expectExchange(int ranks, int shards) {
     runLoaded(*module, ranks, shards, [&](RankGroup &group, Device &device) {
       const ArenaTensors tensors(*module, QLORA_ARENA_STATE, group.size());
@@ -213,7 +213,8 @@ TEST_F(ShardedTensors, AreSentEvenIfNobodyReadsThem) {
   });
 }
 
-// Sanitizers keep several bytes for each of ours, and never free any.
+// Sanitizers need several bytes for each byte that is used, and never free
+// them.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /// Returns the bytes of the process's writable private memory.
 rlim_t dataBytes() {
@@ -266,7 +267,7 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
 // Residuals: the same bits on equally many ranks, the same sum on others
 //===----------------------------------------------------------------------===//
 
-/// Index in the demo module's parameters.
+/// Index of the trainable parameter in the demo module.
 constexpr size_t kTrained = 1;
 
 class Residuals : public testing::Test {
@@ -287,14 +288,15 @@ protected:
     return {*module, QLORA_ARENA_RESIDUAL, ranks};
   }
 
-  /// Element `at` of a rank's residual; sums of four are exact.
+  /// Returns element `at` of a rank's residual. Sums of four residuals are
+  /// exact.
   static float numberOf(int rank, size_t at) {
     return at == 0
                ? -0.0F
                : static_cast<float>(rank + 1) * 0.25F + static_cast<float>(at);
   }
 
-  /// Saves the residuals of `ranks` ranks as a checkpoint does.
+  /// Saves the residuals of `ranks` ranks in the format of a checkpoint.
   void save(int ranks) const {
     runLoaded(*module, ranks, 1, [&](RankGroup &group, Device &device) {
       const uint32_t arena = *module->arena(QLORA_ARENA_RESIDUAL);
@@ -330,7 +332,7 @@ protected:
     return tensors.restore(source, device, group);
   }
 
-  /// Expects the residuals that `ranks` ranks restore, bit for bit.
+  /// Expects that `ranks` ranks restore exactly the values of `wanted`.
   void expectRestored(int ranks,
                       const std::function<float(int, size_t)> &wanted) {
     runLoaded(*module, ranks, 1, [&](RankGroup &group, Device &device) {

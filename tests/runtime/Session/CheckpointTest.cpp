@@ -22,7 +22,8 @@ TEST_F(Checkpoints, SavesOnTheWay) {
       fs::exists(folder / "out/checkpoint-2/adapter_model.safetensors"));
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/adapter_config.json"));
   EXPECT_FALSE(fs::exists(folder / "out/checkpoint-3"));
-  // The last checkpoint is at the end, from where a run can do more steps.
+  // The last checkpoint is at the end of the run; resuming from it with more
+  // steps is possible.
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-5/MANIFEST.json"));
 }
 
@@ -52,7 +53,7 @@ TEST_F(Checkpoints, GoesOnWithTheSameBytes) {
 }
 
 TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
-  // A token whose score is infinite, in the third micro-batch only.
+  // The third micro-batch has a token whose score is infinite.
   std::vector<float> scores(16, 0.25f);
   scores[15] = std::numeric_limits<float>::infinity();
   save("model/model.safetensors",
@@ -84,13 +85,15 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
         std::string::npos)
         << output.errors;
   }
-  // The checkpoint to which rewind returned is from the step before.
+  // Rewinding returned to the checkpoint of the previous step, so the results
+  // are equal.
   EXPECT_EQ(adapter("skip"), adapter("rewind"));
   EXPECT_NE(adapter("skip"), contents(folder / "skip/checkpoint-2/"
                                                "adapter_model.safetensors"));
 }
 
-/// Returns the error, without its advice, for resuming with another loss.
+/// Returns the error (without its advice) for resuming with loss_type `own`
+/// from a checkpoint with `before`.
 static std::string lossAfter(const char *rl, const char *before,
                              const char *own) {
   const auto facts = [&](const char *lossType) {
@@ -109,7 +112,7 @@ static std::string lossAfter(const char *rl, const char *before,
 }
 
 TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
-  // Earlier versions recorded sigmoid as the default.
+  // Earlier versions recorded `sigmoid` for the default loss.
   for (const char *rl : {"none", "dpo", "orpo"}) {
     EXPECT_EQ(lossAfter(rl, "sigmoid", "auto"), "") << rl;
     EXPECT_EQ(lossAfter(rl, "auto", "sigmoid"), "") << rl;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Programs with two context-parallel ranks (UNIGRAM_CONTEXT_RANKS): each has
-// half of every sequence's tokens. Together they train what one rank does.
+// Programs with two context-parallel ranks (UNIGRAM_CONTEXT_RANKS). Each rank
+// has half of every sequence's tokens; together they train exactly like a
+// single rank.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +27,8 @@ TEST_F(ContextRanks, AreOneOfSeveralWithOtherLines) {
   expectSame(two, trainMixed(QLORA_UNIGRAM_CONTEXT_MODULE, "four", "4"));
 }
 
-/// Sequences match if all cp shards do: some match, some only in one shard.
+/// An exact match requires matches in all cp shards. Some sequences match
+/// completely, some only in one shard.
 TEST_F(ContextRanks, FindWholeLinesRight) {
   writeMixed();
   const auto evaluated = [&](const char *program, const char *out,
@@ -50,7 +52,7 @@ TEST_F(ContextRanks, StopTogether) {
   stopOneOfTwo(QLORA_UNIGRAM_CONTEXT_MODULE);
 }
 
-/// A step's sums cover all of its ranks, once.
+/// The sums of a step cover all ranks of a context-parallel group once.
 TEST_F(ContextRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2");

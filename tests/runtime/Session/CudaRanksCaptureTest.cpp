@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks whose micro-batches differ: all or none of them capture and replay
+// Ranks whose micro-batches differ: either all ranks or none capture and replay
 // graphs with collectives, as the fake NCCL requires.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
@@ -10,14 +10,14 @@ namespace {
 
 class CudaRanksCapture : public CudaRanks {
 protected:
-  /// Labels at most 14 of a micro-batch's 16 tokens. Each step of two ranks has
-  /// other fractions of labels, on each rank and together.
+  /// Writes tokens with at most 14 labels among the 16 tokens of a micro-batch.
+  /// The fractions of labels differ between steps and ranks.
   void writeDifferentLabels() {
     std::vector<int32_t> ids, labels;
     for (const int count : {14, 3, 3, 14, 7, 14, 3, 3, 2, 11, 11, 7})
       for (int i = 0; i < 16; ++i) {
         ids.push_back(i * i * 7 % 13);
-        // The first token of a row is no target.
+        // The first token of a row is never a target.
         const bool isTarget = i % 8 && i - i / 8 - 1 < count;
         labels.push_back(isTarget ? ids.back() : -100);
       }
@@ -25,7 +25,8 @@ protected:
          {item("input_ids", SafetensorsDtype::kI32, ids, {12, 2, 8}),
           item("labels", SafetensorsDtype::kI32, labels, {12, 2, 8})});
   }
-  /// Rows of which two may or may not fit into a shorter variant.
+  /// Writes rows of 2 to 8 tokens. Depending on its rows, a micro-batch fits
+  /// into the shorter variant or not.
   void writeDifferentLengths() {
     std::vector<int32_t> ids;
     std::vector<int64_t> offsets = {0};
@@ -41,7 +42,8 @@ protected:
           item("row_offsets", SafetensorsDtype::kI64, offsets,
                {static_cast<int64_t>(offsets.size())})});
   }
-  /// Expects two ranks to train like one on the CPU; returns their CUDA calls.
+  /// Expects that two ranks train like one rank on the CPU; returns the CUDA
+  /// calls of both.
   std::vector<nlohmann::json> expectAsOnTheCpu() {
     const std::vector<std::string> flags = {"--logging-steps", "1",
                                             "--overwrite-output-dir"};
@@ -71,9 +73,8 @@ protected:
 TEST_F(CudaRanksCapture, CaptureTogetherWhateverTheirLabels) {
   writeDifferentLabels();
   const auto found = expectAsOnTheCpu();
-  // The most labels of a step's two micro-batches fall into the classes 4, 4,
-  // 4, 1, 3, 3, 4 and so on; update has one graph more. The first run of each
-  // is without a graph.
+  // Graphs are captured per class of label counts, of which there are three,
+  // and one for the update. The first run of each is without a graph.
   EXPECT_EQ(found[0].value("cuStreamBeginCapture_v2", 0), 3 + 1);
   EXPECT_EQ(found[0].value("cuGraphLaunch", 0), 16 - 3 + 16 - 1);
 }
@@ -81,7 +82,7 @@ TEST_F(CudaRanksCapture, CaptureTogetherWhateverTheirLabels) {
 TEST_F(CudaRanksCapture, AddUpDirectlyWhereTheirLengthsDiffer) {
   writeDifferentLengths();
   const auto found = expectAsOnTheCpu();
-  // Some micro-batches run as graphs, not all.
+  // Some micro-batches run as graphs, but not all.
   const int graphs = found[0].value("cuGraphLaunch", 0) - 15;
   EXPECT_GT(graphs, 0);
   EXPECT_LT(graphs, 16 - 2);

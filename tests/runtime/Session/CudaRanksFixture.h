@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Several ranks with a GPU each on the software platform.
+// Several ranks, each with a GPU, on the software platform.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_CUDARANKSFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_CUDARANKSFIXTURE_H
@@ -19,12 +19,13 @@ class CudaRanks : public CudaSession {
 protected:
   CudaRanks() {
     set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64");
-    // Orphans of a launcher become children of this process.
+    // Orphaned processes of a launcher become children of this process.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   ~CudaRanks() override { EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1); }
 
-  /// Returns the error of a run on two ranks that must fail within seconds.
+  /// Returns the error line of a run on two ranks that must fail within
+  /// seconds.
   std::string failure(std::vector<std::string> flags = {}, int exitCode = 1) {
     const auto start = std::chrono::steady_clock::now();
     flags.insert(flags.end(), {"--gpus", "2", "--max-steps", "4"});
@@ -35,7 +36,7 @@ protected:
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << line;
     return line;
   }
-  /// Returns failure() with only this variable set.
+  /// Returns failure() with one environment variable set.
   std::string failureWith(const char *name, const std::string &value,
                           std::vector<std::string> flags = {},
                           int exitCode = 1) {
@@ -45,13 +46,13 @@ protected:
     return name + ("=" + value) + ": " + line;
   }
 
-  /// Starts two ranks like another launcher, each with its own flags.
+  /// Starts two ranks without our launcher, each with its own flags.
   std::vector<ProcessOutput> runBoth(const std::vector<std::string> &ofFirst,
                                      const std::vector<std::string> &ofSecond,
                                      const char *gpuOfSecond = "1") {
     std::vector<ProcessOutput> outputs(2);
     std::vector<std::thread> threads;
-    // Below the ephemeral ports of the system (32768 and on).
+    // The port is below the system's ephemeral ports, which start at 32768.
     const std::string port =
         "MASTER_PORT=" + std::to_string(20000 + getpid() % 12000);
     for (int rank = 0; rank < 2; ++rank)
@@ -73,7 +74,8 @@ protected:
     return outputs;
   }
 
-  /// Returns the CUDA calls of a run of `steps` steps on two ranks, by process.
+  /// Returns the CUDA calls of each process, for a run of `steps` steps on two
+  /// ranks.
   std::vector<nlohmann::json> calls(const char *steps,
                                     std::vector<std::string> flags = {}) {
     const std::filesystem::path reports = folder / "reports" / steps;

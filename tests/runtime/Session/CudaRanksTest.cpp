@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Several ranks with a GPU each on the software platform: they compute what CPU
-// ranks do. If NCCL, a GPU or a rank fails, the job ends soon, with one line
-// that names the cause, and leaves nothing behind.
+// Several ranks, each with a GPU, on the software platform. They compute what
+// CPU ranks compute. If NCCL, a GPU or a rank fails, the job ends soon with one
+// line that names the cause, and leaves no processes or files.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
 
@@ -35,7 +35,8 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
     }
 }
 
-/// Pairs all-gather in every entry; all ranks all-reduce gradients.
+/// Pairs of ranks share a base and all-gather in every entry; all ranks
+/// all-reduce gradients.
 TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   std::vector<std::string> flags = {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
@@ -55,7 +56,7 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   set("QLORA_TEST_CUDA_FAIL", "ncclCommSplit:1:kill@2");
   EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}, 137),
              "rank 2: was killed by signal 9");
-  // Kills the fourth rank, in the second group.
+  // The fourth rank, in the second group, is killed.
   set("QLORA_TEST_CUDA_FAIL", "ncclAllGather:9:kill@3");
   EXPECT_HAS(
       refusal({"--gpus", "4", "--max-steps", "8", "--cuda-graphs", "false"},
@@ -63,7 +64,7 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
       "rank 3: was killed by signal 9");
 }
 
-/// Pairs have the same rows; all ranks all-reduce gradients.
+/// Pairs of ranks have the same rows; all ranks all-reduce gradients.
 TEST_F(CudaRanks, ShareProductsOrLinesInGroups) {
   const auto expected =
       trainOnCpu("cpu", {"--max-steps", "5", "--gpus", "2",
@@ -111,7 +112,8 @@ TEST_F(CudaRanks, AddUpInsideOfTheGraphToTheSameBits) {
     EXPECT_EQ(many[rank].value("ncclCommDestroy", 0), 1);
     EXPECT_EQ(many[rank].value("ncclCommAbort", 0), 0);
   }
-  // The adapter and its moments have 128 bytes each, the tokens 256.
+  // The adapter and its moments have 128 bytes each and are equal on both
+  // ranks; the tokens have 256 bytes and differ.
   ASSERT_TRUE(many[0].contains("bits of 128 bytes"));
   EXPECT_EQ(many[0]["bits of 128 bytes"], many[1]["bits of 128 bytes"]);
   EXPECT_NE(many[0]["bits of 256 bytes"], many[1]["bits of 256 bytes"]);
@@ -129,11 +131,12 @@ TEST_F(CudaRanks, EveryFailingCallOfNcclIsNamed) {
       for (const int code : {1, 2, 3, 4, 5, 6})
         for (const char *rank : {"", "@0", "@1"}) {
           const bool isRankZeros = std::string(function) == "ncclGetUniqueId";
-          // Another rank's end is not shown as the cause.
+          // The exit of another rank is not reported as the cause.
           const bool isRemote = code == 6 && *rank;
           if (isRemote || (isRankZeros && *rank == '@' && rank[1] == '1'))
             continue;
-          // Codes differ only in their name, so all of them are tested once.
+          // Error codes differ only in their names, so all codes are tested
+          // with one call only.
           if (code != 2 && (number != 1 || *rank))
             continue;
           EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
@@ -205,7 +208,7 @@ TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
   EXPECT_HAS(failure(), "more than one GPU needs NCCL, but libnccl.so.2 "
                         "cannot be opened (");
   EXPECT_HAS(failure(), "install libnccl2 2.14 or later");
-  train("out", {"--max-steps", "2"}); // one GPU does not need NCCL
+  train("out", {"--max-steps", "2"}); // one GPU needs no NCCL
 }
 
 TEST_F(CudaRanks, OnOneGpuAreRefused) {

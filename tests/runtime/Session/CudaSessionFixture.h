@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run with a CUDA program on the software platform (tests/cuda).
+// Runs qlora-run with a CUDA program on the software platform (tests/cuda).
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_CUDASESSIONFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_CUDASESSIONFIXTURE_H
@@ -26,7 +26,7 @@ protected:
       unsetenv(name.c_str());
   }
 
-  /// Makes later programs find the platform, with these variables.
+  /// Makes programs started later use the platform, with these variables.
   void onPlatform(const std::map<std::string, std::string> &more) {
     module = QLORA_UNIGRAM_CUDA_MODULE;
     set("LD_LIBRARY_PATH", QLORA_CUDA_PLATFORM);
@@ -46,7 +46,8 @@ protected:
     module = cuda;
     return lines;
   }
-  /// Returns the one error line of a failing run, without the platform's lines.
+  /// Returns the one error line of a run that fails, without the lines of the
+  /// platform.
   std::string refusal(std::vector<std::string> flags, int exitCode = 1) {
     flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
                                "--output-dir", at("refused"),
@@ -65,7 +66,8 @@ protected:
   std::map<std::string, std::string> variables;
 };
 
-/// Creates a folder in which a library of the platform is another file.
+/// Creates a folder in which the platform's library `name` is replaced by
+/// `file`; returns its library path.
 inline std::string withLibrary(const std::filesystem::path &folder,
                                const char *name, const char *file) {
   std::filesystem::create_directories(folder);

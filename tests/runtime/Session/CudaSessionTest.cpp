@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run with a CUDA program on the software platform (tests/cuda): the
-// CPU's values, the driver calls of a step, and the messages if there is no
-// suitable GPU.
+// qlora-run with a CUDA program on the software platform (tests/cuda): results
+// equal the CPU's; driver calls of a step; messages if there is no suitable
+// GPU.
 
 #include "tests/runtime/Session/CudaSessionFixture.h"
 
@@ -53,7 +53,8 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
   EXPECT_EQ(more("cuGraphInstantiateWithFlags"), 0);
   EXPECT_EQ(more("cuLaunchKernel"), 0);
   EXPECT_EQ(more("cuMemAlloc_v2"), 0);
-  // Reads loss, labels and norm of the previous step while the next one runs.
+  // Loss, labels and norm of the previous step are read while the next step
+  // runs.
   EXPECT_EQ(more("host waits"), 20 * 3);
   EXPECT_EQ(more("synchronisations"), 0);
   EXPECT_GT(few["cuGraphLaunch"].get<int>(), 0);
@@ -137,7 +138,7 @@ TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
              room + ": process 4711 (python) holds 34.0 MiB, process 12 holds "
                     "30.0 MiB, process 7 holds an unknown amount; stop some," +
                  advice);
-  // If a call of NVML fails, the rest of the message stays.
+  // If a call of NVML fails, only its part of the message is missing.
   for (const char *call :
        {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2",
         "nvmlDeviceGetComputeRunningProcesses_v3", "cuDeviceGetPCIBusId"}) {
@@ -167,15 +168,16 @@ TEST_F(CudaSession, EachFailingCallIsNamed) {
   const auto report = nlohmann::json::parse(contents(at("report")));
   int calls = 0;
   for (const auto &[name, count] : report.items()) {
-    // Failures of calls that free something or only serve a report are ignored.
+    // Failures of calls that free something or only contribute to a report are
+    // ignored.
     const bool isHeard =
         name.starts_with("cu") && name.find("Destroy") == std::string::npos &&
         name.find("Free") == std::string::npos && name != "cuModuleUnload" &&
         name != "cuDevicePrimaryCtxRelease_v2" && name != "cuMemGetInfo_v2" &&
-        name != "cuDeviceGetPCIBusId"; // for NVML's readings
+        name != "cuDeviceGetPCIBusId"; // only needed for NVML
     if (!isHeard)
       continue;
-    // Messages omit the version suffix of names.
+    // Messages omit the version suffix of function names.
     const std::string plain = name.substr(0, name.find("_v"));
     set("QLORA_TEST_CUDA_FAIL", name + ":1:999");
     EXPECT_HAS(refusal({"--max-steps", "3"}),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Dropout masks drawn on the host, and records that do not fit the module.
+// Dropout masks that are computed on the host, and records that do not match
+// the module.
 
 #include "runtime/Session/DropoutMasks.h"
 #include "runtime/Base/JsonText.h"
@@ -16,7 +17,7 @@ namespace {
 
 class DropoutMasks : public testing::Test {
 protected:
-  /// The unigram module's only adapter has x of 16 columns.
+  /// The unigram module has one adapter, whose input has 16 columns.
   static constexpr const char *kName =
       "base_model.model.model.scores.lora_A.weight";
 
@@ -29,7 +30,7 @@ protected:
     EXPECT_TRUE(status.isOk()) << status.message();
     return recordedDropout(module, options);
   }
-  /// Returns the message for a refused record, after the module's path.
+  /// Returns the error for a wrong record, without the module's path.
   std::string refusal(const json &recorded) {
     Status status = read(recorded).status();
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -91,7 +92,8 @@ TEST_F(DropoutMasks, DifferInEveryArgument) {
     return count;
   };
   drawMask(dropout, 42, 7, 100, mask);
-  // Half are kept, within five times sqrt(1000 / 4).
+  // Of 1,000 values, 500 are expected to be kept, +- five standard deviations
+  // of sqrt(1000 / 4).
   EXPECT_NEAR(std::accumulate(mask.begin(), mask.end(), 0), 500, 80);
   drawMask(dropout, 42, 7, 100, again);
   EXPECT_EQ(differences(), 0);

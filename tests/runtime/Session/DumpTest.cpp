@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Joining tp shards of weights for a dump.
+// Joins tp shards of weights for a dump.
 
 #include "runtime/Session/Dump.h"
 
@@ -8,7 +8,8 @@
 
 using namespace qlora;
 
-/// Joins two ranks' tp shards of a weight whose elements are their index in it.
+/// Expects that two ranks' tp shards join to a weight whose elements have their
+/// index as value.
 static void expectWhole(uint32_t dimension, std::vector<int64_t> segments,
                         std::vector<int64_t> shape,
                         std::vector<std::vector<uint8_t>> slices) {
@@ -40,17 +41,19 @@ TEST(Dump, KnowsWhichTokensRowsOfLogitsAreOf) {
   };
   using Tokens = std::vector<int64_t>;
   EXPECT_EQ(tokens(8, 1, 5), Tokens({0, 1, 2, 3, 4, 5, 6, 7}));
-  // Rank 3 of context-parallel pairs has the second half of each sequence.
+  // Rank 3, in pairs of context-parallel ranks, has the second half of each
+  // sequence.
   EXPECT_EQ(tokens(4, 2, 3), Tokens({2, 3, 6, 7}));
-  // Rows of all four ranks that shard a table together; the last two have the
+  // All four ranks share a table and their rows; the last two ranks have the
   // sequences of the first two.
   EXPECT_EQ(tokens(8, 2, 0), Tokens({0, 1, 4, 5, 2, 3, 6, 7}));
-  // Ranks 2 and 3 are the second half of four context-parallel ranks.
+  // Ranks 2 and 3, the second half of four context-parallel ranks, have the
+  // second half of each sequence.
   EXPECT_EQ(tokens(4, 4, 2), Tokens({2, 6, 3, 7}));
 }
 
 TEST(Dump, JoinsSlicesOfRowsAndColumns) {
-  // Three columns: rows 0 and 1, then rows 2 and 3.
+  // Rows of three columns: shard 0 has rows 0 and 1, shard 1 rows 2 and 3.
   expectWhole(0, {4}, {2, 3}, {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
   // Two columns, segments of two and of four rows.
   expectWhole(0, {2, 4}, {3, 2}, {{0, 1, 4, 5, 6, 7}, {2, 3, 8, 9, 10, 11}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reports of evaluations on preferences.
+// Reports of evaluations with preference losses.
 
 #include <gtest/gtest.h>
 

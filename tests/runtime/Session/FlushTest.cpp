@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A file that is written as a whole is on the disk before its rename, and its
-// new name after it: a crash of the machine leaves the old or the new file.
+// A file that is written atomically is flushed before its rename, and the
+// folder afterwards. A crash of the machine therefore leaves the old file or
+// the new one.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ std::string normal(const std::string &path) {
   return std::filesystem::path(path).lexically_normal();
 }
 
-/// Calls of the C library, in order.
+/// Returns the calls of the C library that `write` makes, in order.
 std::vector<RecordedCalls::Call> eventsOf(const std::function<void()> &write) {
   RecordedCalls recorded(kChanges);
   write();
@@ -36,8 +37,8 @@ std::vector<RecordedCalls::Call> eventsOf(const std::function<void()> &write) {
   return std::move(recorded.all);
 }
 
-/// Returns the number of renames. Expects each file to be flushed before (as a
-/// part or where it was made), and its folder afterwards.
+/// Returns the number of renames. Expects that each file is flushed before its
+/// rename (under its temporary or final name), and its folder afterwards.
 size_t expectFlushed(const std::function<void()> &write) {
   std::set<std::string> flushed, open;
   size_t renames = 0;
@@ -83,7 +84,8 @@ TEST(Flush, ATrace) {
   EXPECT_EQ(expectFlushed(write), 1u);
 }
 
-/// A kept base is as large as the model, and its readers compare checksums.
+/// A cached base is not flushed: it is as large as the model, and readers
+/// compare checksums.
 TEST(Flush, AKeptBaseNeedsNone) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> arena(100, 1);
@@ -96,7 +98,7 @@ TEST(Flush, AKeptBaseNeedsNone) {
   EXPECT_EQ(events[0].place, normal(folder.path("x")));
 }
 
-/// Weights, configuration and tokenizer, each renamed twice.
+/// Weights, configuration and tokenizer are each renamed twice.
 TEST(Flush, AnAdapter) {
   const TemporaryFolder folder;
   const LoadedModule module =
@@ -123,7 +125,7 @@ TEST(Flush, AnAdapter) {
   EXPECT_EQ(expectFlushed(write), 6u);
 }
 
-/// Files that a manifest names are on the disk before the manifest.
+/// Files that a manifest lists are flushed before the manifest.
 TEST(Flush, AManifest) {
   const TemporaryFolder folder;
   folder.write("a", "one");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs with a given number of rows per step, on any number of ranks and from a
-// checkpoint.
+// Runs with a fixed number of rows per step, on any number of ranks and resumed
+// from a checkpoint.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST_F(GlobalBatch, IsTheSameStepOnAnyNumberOfRanks) {
     EXPECT_EQ(one[i]["loss"], same[i]["loss"]);
     EXPECT_NEAR(one[i]["loss"], four[i]["loss"], 1e-6);
   }
-  // The record is a configuration too, with the resulting values.
+  // config.resolved.yaml is itself a configuration, with the derived values.
   const std::string record = at("one/config.resolved.yaml");
   EXPECT_THAT(contents(record), HasSubstr("gradient_accumulation_steps: 4\n"));
   auto again = train("again", {"--config", record});
@@ -59,7 +59,7 @@ TEST_F(GlobalBatch, AResumedRunKeepsTheRowsOfItsSteps) {
   EXPECT_THAT(same.out, HasSubstr("2 rows x 2 ranks x 2 accumulated = 8 rows"));
 }
 
-/// Resumes a run with steps of 4 rows (2 x 2) with other flags.
+/// A run with steps of 4 rows (2 x 2) is resumed with other flags.
 class ResumedRows : public SessionFixture {
 protected:
   void SetUp() override {
@@ -128,7 +128,7 @@ TEST_F(ResumedRows, ComeFromTheAdapterThatTheTrainingBeganWith) {
   again.insert(again.end(), {"--resume-from-checkpoint", "latest"});
   train("on", again);
   std::filesystem::remove_all(at("start"));
-  train("on", again); // the checkpoint has the trained adapter
+  train("on", again); // the checkpoint contains the trained adapter
 }
 
 TEST_F(ResumedRows, AreComputedByTheThreadsOfTheEnvironment) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The reduction tree does not depend on the number of ranks: sums of values
-// that no other order would give.
+// The reduction tree does not depend on the number of ranks. The test sums
+// values for which any other order gives another result.
 
 #include "runtime/Session/GradientTree.h"
 
@@ -23,7 +23,7 @@ TEST(GradientTree, TakesTurnsByTheBitsFromTheLast) {
   EXPECT_EQ(leafLength(12), 3);
 }
 
-/// Element `i` of a micro-batch's gradient.
+/// Returns element `i` of a micro-batch's gradient.
 float gradientOf(int64_t microBatch, size_t i) {
   std::mt19937 random(static_cast<unsigned>(microBatch * 1000) +
                       static_cast<unsigned>(i));
@@ -31,7 +31,7 @@ float gradientOf(int64_t microBatch, size_t i) {
          (microBatch % 2 ? 1.0f : 1e-4f);
 }
 
-/// Sums as GradientTree.h describes.
+/// Returns the sum in the order that GradientTree.h describes.
 float sumOf(int64_t first, int64_t stride, int64_t members, size_t i) {
   if (members % 2 == 0)
     return sumOf(first, 2 * stride, members / 2, i) +
@@ -42,7 +42,8 @@ float sumOf(int64_t first, int64_t stride, int64_t members, size_t i) {
   return sum;
 }
 
-/// Returns a rank's gradient arena after a step of `count` turns.
+/// Returns a rank's gradient arena after a step of `count` micro-batches per
+/// rank.
 std::vector<float> runStep(const LoadedModule &module, RankGroup &group,
                            int64_t count) {
   auto device = createDevice("cpu", {}).value();
@@ -66,7 +67,7 @@ std::vector<float> runStep(const LoadedModule &module, RankGroup &group,
 
 TEST(GradientTree, IsOneWhateverTheRanks) {
   DemoTables tables;
-  // Not a multiple of the ranks.
+  // The number of elements is not a multiple of the number of ranks.
   const uint64_t elements = 18;
   ASSERT_EQ(tables.arenas[kDemoGradient].bytes, 4 * elements);
   auto module = tables.load();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs over rows of which short and long ones meet in a step.
+// Runs with short and long rows in the same step.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-/// Metrics that do not depend on the clock.
+/// Returns the metrics that do not depend on the clock.
 inline std::vector<nlohmann::json>
 lossesOf(const std::vector<nlohmann::json> &lines) {
   std::vector<nlohmann::json> losses;
@@ -34,8 +34,8 @@ lossesOf(const std::vector<nlohmann::json> &lines) {
 
 class MixedRows : public SessionFixture {
 protected:
-  /// Nine rows; short and long ones meet in a step. Three micro-batches of
-  /// evaluation are long, two short.
+  /// Writes nine rows, short and long ones in each step. Three micro-batches of
+  /// the evaluation are long, two are short.
   void writeMixed() {
     std::vector<int32_t> ids;
     std::vector<int64_t> offsets = {0};
@@ -66,7 +66,7 @@ protected:
     EXPECT_EQ(output.exitCode, 0) << output.errors;
     return metrics(out);
   }
-  /// More ranks sum in another order, so sums are rounded differently.
+  /// Compares metrics within rounding, because more ranks sum in another order.
   void expectSame(const std::vector<nlohmann::json> &one,
                   const std::vector<nlohmann::json> &other) {
     ASSERT_EQ(one.size(), other.size());
@@ -80,7 +80,8 @@ protected:
             << name << " of line " << i;
     }
   }
-  /// Returns the sums of the steps after the last line of a run's log.
+  /// Returns the sums, in a checkpoint, of the steps after the last line of the
+  /// run's log.
   nlohmann::json windowOf(const char *program, const char *out,
                           const char *gpus) {
     module = program;
@@ -89,7 +90,8 @@ protected:
     return stateOf(out)["log"]["window"];
   }
   void stopOneOfTwo(const char *program);
-  // The checkpoint of step 2: the run's state, and the facts of its manifest.
+  // Returns the state in the checkpoint of step 2, and metadata of its
+  // manifest.
   nlohmann::json stateOf(const char *out) {
     const auto file = SafetensorsFile::open(
         (folder / out / "checkpoint-2/state.safetensors").string());
@@ -100,8 +102,9 @@ protected:
     return nlohmann::json::parse(
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
-  /// Expects refusals of a program for pairs of ranks with the same rows.
-  /// `what` is the pair's work in messages, `axis` its --parallel axis.
+  /// Expects errors for a program that needs pairs of ranks with the same rows.
+  /// `what` names the pair's work in messages; `axis` is the axis of
+  /// --parallel.
   void refuseOtherRuns(const char *program, const std::string &what,
                        const std::string &axis);
   /// Returns the one error line of a run that fails.
@@ -116,7 +119,7 @@ protected:
   }
 };
 
-/// The refused runs: three ranks, reproducible reductions, and a sweep.
+/// Rejected runs: three ranks, reproducible reductions, and a sweep.
 inline void MixedRows::refuseOtherRuns(const char *program,
                                        const std::string &what,
                                        const std::string &axis) {
@@ -133,7 +136,7 @@ inline void MixedRows::refuseOtherRuns(const char *program,
               HasSubstr("was compiled for 2 ranks, but --sweep runs on one"));
 }
 
-/// A signal to a single rank, at any point of a step, stops both.
+/// A signal to one of two ranks, at any time during a step, stops both.
 inline void MixedRows::stopOneOfTwo(const char *program) {
   module = program;
   writeMixed();
@@ -141,9 +144,10 @@ inline void MixedRows::stopOneOfTwo(const char *program) {
   std::vector<pid_t> ranks;
   for (const char *rank : {"0", "1"}) {
     auto words = command(mixed("out", rank));
-    words.resize(words.size() - 2); // the environment has the number of ranks
+    words.resize(words.size() - 2); // the number of ranks is in the environment
     std::ranges::replace(words, "4", "1000000");
-    // The signal mostly comes before the last micro-batch of a step.
+    // With 24 micro-batches per step, the signal mostly arrives before the last
+    // one.
     *std::next(std::ranges::find(words, "--gradient-accumulation-steps")) =
         "24";
     std::vector<char *> arguments;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Which folders a run may write into, and that no other run uses them.
+// Which folders a run may use for output, and that no other run uses the same
+// folder.
 
 #include "runtime/Session/OutputFolder.h"
 
@@ -94,7 +95,7 @@ TEST_F(Output, WorkIsNotWrittenOver) {
       remedy + resume;
   EXPECT_EQ(refusal(), all);
   EXPECT_EQ(OutputFolder::claim(options()).status().message(), all);
-  // A refused folder stays as it was.
+  // A rejected folder is unchanged.
   EXPECT_FALSE(fs::exists(out + "/.lock"));
   EXPECT_TRUE(OutputFolder::claim(options(/*mayOverwrite=*/true)).isOk());
   EXPECT_TRUE(fs::exists(out + "/notes.txt"));
@@ -167,7 +168,7 @@ TEST_F(Output, OneRunAtATime) {
               std::string::npos)
         << message;
   }
-  // A run that wrote nothing leaves nothing.
+  // A run that has written nothing removes its folder.
   EXPECT_FALSE(fs::exists(out));
   EXPECT_TRUE(OutputFolder::claim(options()).isOk());
 }
@@ -197,7 +198,8 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
   train("out", {"--max-steps", "2"});
   const std::string before = adapter("out");
   const std::string numbers = contents(folder / "out/metrics.jsonl");
-  // Refused before anything is read: neither the model nor the data exists.
+  // The folder is rejected before anything is read: neither the model nor the
+  // data exists.
   fs::rename(folder / "model", folder / "gone");
   for (const char *gpus : {"1", "2"}) {
     ProcessOutput output = run({"--train-file", "/nonexistent", "--output-dir",
@@ -306,7 +308,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
         "adapter_model.safetensors.part.");
   EXPECT_TRUE(hasSpace);
   EXPECT_TRUE(adapter("out").empty());
-  // The launcher's ranks end with it, but not at once.
+  // The launcher's ranks end after it, but not immediately.
   ProcessOutput third;
   for (int i = 0; i < 300; ++i) {
     third = run({"--train-file", at("tokens.safetensors"), "--output-dir",
@@ -323,7 +325,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
 TEST_F(Runs, ADiskWithoutRoomIsKnownBeforeTheFirstStep) {
   auto words = command({"--train-file", at("tokens.safetensors"),
                         "--output-dir", at("out"), "--max-steps", "2"});
-  // No file may have more than 300 bytes, and the adapter has more.
+  // Files are limited to 300 bytes, fewer than the adapter needs.
   words.insert(
       words.begin(),
       {"/bin/sh", "-c", "trap '' XFSZ; exec prlimit --fsize=300 \"$@\"", "sh"});

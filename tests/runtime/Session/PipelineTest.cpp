@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A program in two stages (UnigramPipelineModule.c): both ranks have the same
-// rows, and train what one rank does.
+// A program with two stages (UnigramPipelineModule.c). Both ranks have the same
+// rows, and together train exactly like a single rank.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 class Pipeline : public MixedRows {};
 
-/// Only the second rank adds to the sums, including losses and labels.
+/// Only the second stage adds to the sums, including losses and label counts.
 TEST_F(Pipeline, IsAsOneRankWithItsRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which of several plans a GPU gets, and which programs may run together.
+// Which of several plans a GPU gets, and which programs may be used together.
 
 #include "runtime/Session/ProgramChoice.h"
 
@@ -22,7 +22,7 @@ TEST(LargestThatFits, IsTheOneThatGivesUpLeast) {
   EXPECT_EQ(largestThatFits(planned, 70), 1u);
   EXPECT_EQ(largestThatFits(planned, 69), 2u);
   EXPECT_EQ(largestThatFits(planned, 20), 0u);
-  EXPECT_EQ(largestThatFits(planned, 19), 0u); // the device will refuse it
+  EXPECT_EQ(largestThatFits(planned, 19), 0u); // none fits; loading will fail
 }
 
 TEST_F(ProgramChoice, CpuRanksHaveOneMemory) {

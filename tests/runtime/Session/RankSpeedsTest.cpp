@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks of different speeds: given speeds, predicted speeds, and steps that do
-// not depend on which rank runs which micro-batch.
+// Ranks of different speeds: given speeds, predicted speeds, and steps whose
+// results do not depend on which rank computes which micro-batch.
 
 #include "runtime/Session/RankSpeeds.h"
 
@@ -29,7 +29,7 @@ TEST_F(RankSpeeds, AStepIsTheSameWhoeverDoesIt) {
   }
   auto again = train("again", told);
   EXPECT_EQ(adapter("again"), adapter("uneven"));
-  // Equal speeds change nothing.
+  // Equal speeds do not change the results.
   told = flags;
   told.insert(told.end(), {"--rank-speeds", "5", "5"});
   train("same", told);
@@ -127,7 +127,8 @@ TEST(PredictedSpeeds, AreThoseOfTheGpus) {
   EXPECT_TRUE(alike.speeds.empty() && alike.remark.empty());
 }
 
-/// A rank with its own plan reports the plan's time, which the others use.
+/// A rank with a separate plan reports the plan's predicted time, from which
+/// all ranks compute the speeds.
 TEST(PredictedSpeeds, AreWhatRanksSay) {
   const PredictedSpeeds said = speedsFromReports({"A\n0x1p-1", "A\n0x1p+0"});
   EXPECT_EQ(said.speeds, (std::vector<double>{2, 1}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A run resumes only from its own checkpoints, in its own folder and after
+// A run resumes only from its own checkpoints, both in its own folder and after
 // another run has used that folder.
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The data has a token with an infinite score, in the third micro-batch only.
+/// The third micro-batch of the data has a token with an infinite score.
 class RunIdentity : public SessionFixture {
 protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ protected:
           item("labels", SafetensorsDtype::kI32, ids, {8, 2, 8})});
   }
 
-  /// Runs on the rows with that token; every step is saved.
+  /// Trains on the rows with the infinite score; every step is saved.
   ProcessOutput runBad(const char *out, std::vector<std::string> flags) {
     flags.insert(flags.end(),
                  {"--train-file", at("bad.safetensors"), "--output-dir",
@@ -51,7 +51,7 @@ protected:
     const ProcessOutput output = runBad(out, std::move(flags));
     EXPECT_EQ(output.exitCode, exitCode) << output.errors;
   }
-  /// Makes the earlier run, of six steps, with other weights.
+  /// Trains an earlier run of six steps, whose weights differ.
   void expectEarlierRun(const char *out) {
     expectRun(out, {"--max-steps", "6", "--lr", "0.5", "--on-nonfinite",
                     "skip"});
@@ -139,7 +139,7 @@ TEST_F(RunIdentity, OneOfAnotherRunIsPassedOverOrRefused) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.errors, HasSubstr("checkpoint skipped: '"));
   EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2', after step 2"));
-  // Without a checkpoint of the folder's own run, nothing is trained.
+  // Without a checkpoint of the folder's current run, resuming does not train.
   copy("other/checkpoint-6", "out/checkpoint-7");
   fs::remove_all(at("out/checkpoint-1"));
   fs::remove_all(at("out/checkpoint-2"));
@@ -189,7 +189,8 @@ TEST_F(RunIdentity, IsKeptInItsFolderAndNewInAnother) {
   EXPECT_NE(runOf("onward/checkpoint-6"), id);
   resume("onward", "7", "latest");
   EXPECT_EQ(runOf("onward/checkpoint-7"), runOf("onward/checkpoint-6"));
-  // Resumes from an earlier checkpoint: later ones no longer belong to the run.
+  // After resuming from an earlier checkpoint, later checkpoints no longer
+  // belong to the run.
   resume("out", "4", at("out/checkpoint-3"));
   EXPECT_FALSE(fs::exists(at("out/checkpoint-5")));
   EXPECT_EQ(runOf("out/checkpoint-5.replaced"), id);
@@ -217,7 +218,7 @@ TEST_F(RunIdentity, ACheckpointWithoutItsNameGetsIt) {
     expectRun("out", {"--max-steps", "2", "--lr", "0.05", "--save-total-limit",
                       "1"});
     fs::rename(at("out/checkpoint-2"), at(left));
-    if (std::string(left).ends_with("_old")) { // with half of a checkpoint
+    if (std::string(left).ends_with("_old")) { // an incomplete checkpoint
       copy(left, "out/checkpoint-2.part.new");
       fs::remove(at("out/checkpoint-2.part.new/state.safetensors"));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Messages of a run before its first step and after its last.
+// Messages of a run before the first step and after the last step.
 
 #include "runtime/Session/RunSummary.h"
 
@@ -33,7 +33,8 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
            "--num-train-epochs", "2", "--logging-steps", "1", "--gpus", "2",
            "--validation-file", at("rows.safetensors")});
   ASSERT_EQ(output.exitCode, 0) << output.errors;
-  // A and B of [1, 16] and the 16 scores; 5 rows are 3 micro-batches.
+  // Trainable parameters: A and B of [1, 16]; frozen: 16 scores. 5 rows are 3
+  // micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
   EXPECT_THAT(output.out,
               HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 in the "
@@ -68,7 +69,8 @@ TEST_F(RunSummary, TablesAreForTheVerbose) {
 }
 
 TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
-  // The launcher forwards the signal. Without checkpoints there is an adapter.
+  // The launcher forwards the signal. A run without checkpoints then saves its
+  // adapter.
   const std::string script =
       "\"$@\" & until [ -s '" + at("out/metrics.jsonl") +
       "' ]; do sleep 0.05; done; kill $!; wait $!; echo \"code $?\"";
@@ -88,9 +90,9 @@ TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
 }
 
 TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
-  // Sends several hangups at once, like a shell and the kernel, to a run whose
-  // reader is gone. nohup, under which the tests may run, ignores HUP: env
-  // resets it.
+  // Sends several SIGHUPs at once, as a shell and the kernel do, to a run whose
+  // output pipe is closed. The tests may run under nohup, which ignores SIGHUP;
+  // env resets that.
   for (const char *gpus : {"1", "2"}) {
     const std::string out = at(gpus);
     const std::string script =

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A folder with a model, tokens and rows for qlora-run with the programs of
-// UnigramModule.c, and readers of the resulting metrics and adapter.
+// A folder with a model, tokens and rows for runs of qlora-run with the
+// programs of UnigramModule.c, and functions that read the resulting metrics
+// and adapter.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_SESSIONFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_SESSIONFIXTURE_H
@@ -42,7 +43,7 @@ inline SafetensorsItem item(const char *name, SafetensorsDtype dtype,
 class SessionFixture : public testing::Test {
 protected:
   void SetUp() override {
-    // Hides a real GPU, so that no run warns that it is idle.
+    // Hides real GPUs, because a run on the CPU would warn about an idle GPU.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "model");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // qlora-run from the command line to the adapter, with a program written by
-// hand (UnigramModule.c). Its model has scores of 16 tokens, so that every
-// value can be checked.
+// hand (UnigramModule.c). Its model consists of scores of 16 tokens, so every
+// value can be computed by the test.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,8 @@ TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
   EXPECT_LT(lines[40]["loss"], 0.1 * lines[1]["loss"].get<double>());
   EXPECT_GT(lines[42]["eval_token_accuracy"], lines[0]["eval_token_accuracy"]);
   EXPECT_EQ(lines[43]["planned_bytes"], 64 + 4 * 128 + 8 + 256 + 76);
-  // bench/cpu.py --fast checks how near it is; sanitizers use more memory.
+  // bench/cpu.py --fast checks how accurate the prediction is; sanitizers use
+  // more memory.
   EXPECT_GT(lines[43]["predicted_peak_memory_bytes"],
             lines[43]["planned_bytes"]);
   for (const char *name :
@@ -201,7 +202,7 @@ TEST_F(Session, PredictsAStepOfAGpu) {
                                     "4"};
   ProcessOutput text = std::move(runProgram(words)).value();
   ASSERT_EQ(text.exitCode, 0) << text.errors;
-  // One prediction per length, then the rates.
+  // The output has one prediction per length, then the device's rates.
   for (const char *part :
        {"a step of 64 x 4 micro-batches of 2 x 4 on NVIDIA H200 SXM",
         "a step of 64 x 4 micro-batches of 2 x 8 on NVIDIA H200 SXM",
@@ -221,7 +222,8 @@ TEST_F(Session, PredictsAStepOfAGpu) {
   EXPECT_EQ(report["assumed"]["gpu"]["gpus_per_node"], 8);
   EXPECT_EQ(report["memory_bytes"]["gradient"], 136);
   const auto &step = report["predictions"][1];
-  // Four kernels and the update's two, for 512 tokens per rank.
+  // A micro-batch has four kernels and the update two; a step has 512 tokens
+  // per rank.
   EXPECT_EQ(step["total"]["kernels"], 6);
   for (const auto &figure : {step, step["low"]})
     EXPECT_DOUBLE_EQ(figure["tokens_per_second"].get<double>() *
@@ -230,7 +232,7 @@ TEST_F(Session, PredictsAStepOfAGpu) {
   EXPECT_LT(step["low"]["tokens_per_second"], step["tokens_per_second"]);
   EXPECT_GT(step["exposed_communication_seconds"], 0);
   EXPECT_EQ(first.out, std::move(runProgram(words)).value().out);
-  // A program for the CPU cannot run on this GPU.
+  // A program for the CPU cannot be predicted on this GPU.
   words[1] = QLORA_UNIGRAM_MODULE;
   ProcessOutput cpu = std::move(runProgram(words)).value();
   EXPECT_EQ(cpu.exitCode, 1);
@@ -294,8 +296,8 @@ TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
 }
 
-/// An exception of the standard library ends the rank with a message and an
-/// exit code. The file's header claims 100 MB, more than the limit allows.
+/// std::bad_alloc ends the rank with a message and an exit code. The file's
+/// header claims 100 MB, more than the memory limit allows.
 TEST_F(Session, MemoryThatRunsOutIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is above the limit";
@@ -323,8 +325,8 @@ TEST_F(Session, ARanksMistakeIsShownOnce) {
       << output.errors;
 }
 
-/// A run reads and writes files with names that are not UTF-8, and its records
-/// lead to these files again.
+/// A run may read and write files whose names are not UTF-8. Its records have
+/// names with which these files can be opened again.
 TEST_F(Session, FilesMayHaveAnyNames) {
   const std::string data = at("tok\xff.safetensors");
   const std::string output = at("out\xff");
@@ -339,7 +341,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   ASSERT_EQ(first.exitCode, 0) << first.errors;
   EXPECT_EQ(metrics("out\xff").size(), 5u); // four steps, and the end
 
-  // The run's settings lead to its files.
+  // The recorded settings have the right names.
   const std::string settings = output + "/config.resolved.yaml";
   Options options;
   EXPECT_EQ(options.applyYaml(settings).message(), "");
@@ -358,7 +360,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   EXPECT_EQ(metrics("out\xff").back()["step"], 6);
 }
 
-/// A list of names reaches the program unchanged.
+/// Names in a list option reach the program unchanged.
 TEST_F(Session, FilesOfAListMayHaveAnyNames) {
   const std::string first = at("a\xff.safetensors");
   const std::string second = at("b\xfe.safetensors");

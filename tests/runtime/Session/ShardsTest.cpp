@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Programs whose entries all have collectives (UNIGRAM_SHARDS): ranks run the
-// same entries at the same time, whatever their data, ends and signals. They
-// compute what a single rank does. CudaRanksTest.cpp tests this on GPUs.
+// same entries at the same time, even if their data, ends and signals differ.
+// They compute what a single rank computes. CudaRanksTest.cpp tests this on
+// GPUs.
 
 #include <gmock/gmock.h>
 #include "tests/runtime/Session/MixedRowsFixture.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Programs with two tensor-parallel ranks (UNIGRAM_TENSOR_RANKS), which have
-// the same rows: they train and report what one rank does. CudaRanksTest.cpp
-// tests this on GPUs.
+// the same rows. They train and report exactly what a single rank does.
+// CudaRanksTest.cpp tests this on GPUs.
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 class TensorRanks : public MixedRows {};
 
-/// All sums are twice the single rank's, all quotients are equal.
+/// Reduced sums are twice those of a single rank; all quotients are equal.
 TEST_F(TensorRanks, AreAsOneWithTheirRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
@@ -35,7 +35,7 @@ TEST_F(TensorRanks, AreOneOfSeveralWithOtherRows) {
 
 TEST_F(TensorRanks, StopTogether) { stopOneOfTwo(QLORA_UNIGRAM_TENSOR_MODULE); }
 
-/// Sums in a checkpoint, which no count has divided yet, have each label once.
+/// In a checkpoint, sums that are not divided yet count each label once.
 TEST_F(TensorRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
@@ -60,8 +60,8 @@ TEST_F(TensorRanks, DumpWhatOneRankHas) {
   EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
 }
 
-/// All ranks search together, since all entries have collectives. The first of
-/// the second step's two micro-batches has rows 4 and 5.
+/// All ranks search for the row together, because all entries have collectives.
+/// Rows 4 and 5 are the first micro-batch of the second step.
 TEST_F(TensorRanks, FindWhereALossIsInfinite) {
   module = QLORA_UNIGRAM_TENSOR_MODULE;
   const std::string said =
@@ -89,7 +89,7 @@ TEST_F(TensorRanks, AreShownOnTheNullDevice) {
   EXPECT_THAT(output.out,
               HasSubstr("data and tensor parallel over 2 ranks"));
   EXPECT_THAT(output.out, HasSubstr("all_gather over tp"));
-  // Three accumulated micro-batches of two rows on two pairs of ranks.
+  // Three accumulated micro-batches of two rows, on two pairs of ranks.
   EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run re-executes itself to bound how long its threads spin.
+// qlora-run re-executes itself with environment variables that limit how long
+// its idle threads spin.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,8 @@ using WaitPolicy = SessionFixture;
 TEST_F(WaitPolicy, ALoaderMayStartTheProgram) {
   Dl_info loader;
   ASSERT_NE(dladdr(reinterpret_cast<void *>(getauxval(AT_BASE)), &loader), 0);
-  // LeakSanitizer reports a leak if a loader is the program.
+  // LeakSanitizer reports a leak if the program is started by the loader's
+  // path.
   ProcessOutput output =
       std::move(runProgram({"/usr/bin/env", "ASAN_OPTIONS=detect_leaks=0",
                             loader.dli_fname, QLORA_RUN, module, "--print"}))
@@ -32,14 +34,14 @@ TEST_F(WaitPolicy, ThreadsWaitBusilyForAMomentOnly) {
                                                  QLORA_RUN, module, "--print"}))
                                .value();
     EXPECT_EQ(output.exitCode, 0) << output.errors;
-    // The last start counts.
+    // The program starts twice; the second start prints the setting in effect.
     const std::string name = "GOMP_SPINCOUNT = '";
     const size_t at = output.errors.rfind(name);
     EXPECT_NE(at, output.errors.npos) << output.errors;
     const std::string rest = output.errors.substr(at + name.size());
     return rest.substr(0, rest.find('\''));
   };
-  // oneDNN loads libgomp, whatever compiled our own code.
+  // oneDNN loads libgomp, even if our code was compiled with another OpenMP.
   EXPECT_EQ(spins("UNRELATED=1"), "1000");
   EXPECT_EQ(spins("GOMP_SPINCOUNT=77"), "77");
   EXPECT_EQ(spins("OMP_WAIT_POLICY=passive"), "0");

@@ -37,7 +37,8 @@ protected:
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// Trace slices of a rank's track, in the order of the file.
+  /// Returns the slices of a rank's track in the trace, in the order of the
+  /// file.
   std::vector<json> slices(int rank, int track) {
     std::vector<json> found;
     const json trace = json::parse(contents(folder / "trace.json"));
@@ -144,7 +145,8 @@ TEST(ProfileTable, SharesOfAStepAddUp) {
   EXPECT_EQ(read["rates_measured"], true);
 }
 
-/// A step of 10 ms whose GEMM would take 40 ms at the given rates.
+/// Returns the profile of a step of 10 ms whose GEMM would take 40 ms at the
+/// given rates.
 static ProfileTable fasterThanItsRates() {
   ProfileTable table;
   table.add({HostWork::kStep, 1, 0, 10000000});
@@ -200,7 +202,7 @@ TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
 TEST(ProfileTable, OnlyRatesOfThisMachineAreMeasured) {
   DeviceProfile here = profileOfThisMachine();
   EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kAssumed);
-  here.kernels.emplace(); // as --calibrate writes
+  here.kernels.emplace(); // measured kernels, as --calibrate writes
   EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kMeasured);
   EXPECT_EQ(originOf(here, ""), RatesOrigin::kTargetDefault);
   DeviceProfile fewer = here, other = here;

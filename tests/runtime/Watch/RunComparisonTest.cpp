@@ -14,7 +14,7 @@ using namespace qlora;
 using testing::HasSubstr;
 using testing::Not;
 
-/// 40 windows of about `rate` tokens per second, with 5 % of noise.
+/// Returns 40 windows with a mean of `rate` tokens per second and 5 % of noise.
 static std::vector<SpeedWindow> windows(double rate, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> noise(1, 0.05);

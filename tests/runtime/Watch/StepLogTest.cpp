@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// State of the log in a checkpoint, from which a run resumes.
+// The log's state in a checkpoint, with which a resumed run continues.
 
 #include <gtest/gtest.h>
 

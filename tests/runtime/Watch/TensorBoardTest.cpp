@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The bytes of event files; tests/e2e/watching.py uses TensorBoard's reader.
+// Checks the bytes of event files. tests/e2e/watching.py reads such files with
+// TensorBoard.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ namespace qlora {
 namespace {
 
 TEST(TensorBoard, HasTheStandardsChecksum) {
-  // RFC 3720, B.4, and the mask of TFRecord.
+  // CRC of RFC 3720, section B.4, with TFRecord's mask.
   const auto masked = [](uint32_t crc) {
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Conversions: every 16-bit value, and rounding at the edges.
+// Conversions between types: every 16-bit value, and rounding at ties and
+// limits.
 
 #include "runtime/Weights/ConvertWeights.h"
 
@@ -40,7 +41,7 @@ TEST(ConvertWeights, EveryNarrowValueSurvives) {
 }
 
 TEST(ConvertWeights, RoundsToNearestEven) {
-  // One bf16 ulp at 1 is 2^-7, one f16 ulp is 2^-10; halves go to even.
+  // One bf16 ulp at 1 is 2^-7, one f16 ulp is 2^-10; ties round to even.
   EXPECT_EQ(narrow(QLORA_DTYPE_BF16, 1 + 0x1p-8f), 0x3f80);
   EXPECT_EQ(narrow(QLORA_DTYPE_BF16, 1 + 0x3p-8f), 0x3f82);
   EXPECT_EQ(narrow(QLORA_DTYPE_F16, 1 + 0x1p-11f), 0x3c00);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// fsdp and tp shards of a residual base, from which factors were subtracted.
+// fsdp and tp shards of a base from which initial LoRA factors were subtracted
+// (a residual base).
 
 #include "runtime/Weights/WeightFactors.h"
 
@@ -68,7 +69,8 @@ protected:
                                  {"n.lora_A.weight", entry("n.weight")}};
 };
 
-/// PiSSA residuals of a weight that all ranks read, and of one that is made.
+/// PiSSA residuals of two weights: one that all ranks read, and one that one
+/// rank computes.
 TEST_F(FrozenShardsOfARest, AreTheWholeCut) {
   const FactorRequest request = {"pissa", ofBoth};
   PieceTables whole = factored(1);
@@ -94,7 +96,8 @@ TEST_F(FrozenShardsOfARest, AreTheWholeCut) {
   }
 }
 
-/// A weight that each rank reads, and one that is made; both halved by rows.
+/// Tables of two weights, both sharded by rows in two: one that each rank reads
+/// itself, and one that one rank computes.
 SliceTables factoredSlices(uint32_t slices) {
   PieceParameter made = kWeights[1];
   made.type = kBF16;
@@ -134,7 +137,8 @@ TEST_F(FrozenShardsOfARest, HaveSlices) {
   }
 }
 
-/// LoftQ factors fit the whole weight's quantization error, with tp shards too.
+/// LoftQ factors fit the quantization error of the unsharded weight, even with
+/// tp shards.
 TEST_F(FrozenShardsOfARest, StartAtTheWholeWhereThereAreSlices) {
   const FactorRequest request = {"loftq", ofN};
   std::vector<float> starts[2];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Frozen arenas of ranks in threads, filled from a model of random weights, and
-// compared with an unsharded arena.
+// Fills frozen arenas of ranks, which are threads, from a model of random
+// weights, and compares them with an unsharded arena.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_FILLEDPIECES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_FILLEDPIECES_H
@@ -29,7 +29,7 @@ inline constexpr auto kF32 = QLORA_DTYPE_F32;
 inline constexpr auto kBF16 = QLORA_DTYPE_BF16;
 inline constexpr auto kNF4 = QLORA_DTYPE_NF4;
 
-/// Owns the bytes from which a safetensors file is written.
+/// Collects tensors, owns their bytes, and writes them to a safetensors file.
 class ModelWriter {
 public:
   void addNormal(std::string name, std::vector<int64_t> shape,
@@ -67,7 +67,7 @@ private:
 
 using Bytes = std::vector<uint8_t>;
 
-/// Fills an arena that had other bytes in it.
+/// Fills an arena whose bytes were different before.
 inline Status fillArena(const LoadedModule &module, const std::string &folder,
                         Collectives *shards, Bytes &out,
                         const LoraInitFactors *factors = nullptr,
@@ -109,7 +109,7 @@ inline std::vector<Bytes> fillRanks(const LoadedModule &module,
   return arenas;
 }
 
-/// Expects each parameter's fsdp shards, concatenated, to equal the parameter
+/// Expects that each parameter's concatenated fsdp shards equal the parameter
 /// in an unsharded arena, followed by zeros.
 inline void expectPieces(const LoadedModule &whole, const Bytes &expected,
                          const LoadedModule &cut,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A base in fsdp shards: concatenated they equal the whole, byte for byte, for
-// every form of a weight and any number of ranks.
+// A base in fsdp shards: for every form of a weight and any number of ranks,
+// the concatenated shards equal the unsharded base, byte for byte.
 
 #include "runtime/Weights/FrozenShards.h"
 
@@ -17,7 +17,8 @@
 namespace qlora {
 namespace {
 
-/// Weights that writeModel() writes, and stored ones of tests/Inputs.
+/// Weights that writeModel() writes, followed by stored formats of
+/// tests/Inputs.
 const std::vector<PieceParameter> kKinds = {
     {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
     {"copied", {65, 33}, kNone, kBF16, kBF16},
@@ -89,7 +90,7 @@ protected:
   const TemporaryFolder folder;
 };
 
-/// Compares the shards with the arena of a single rank.
+/// Compares the shards of `sizes` ranks with the arena of a single rank.
 void expectTheWhole(const std::vector<PieceParameter> &rows,
                     const std::string &folder, std::vector<int> sizes) {
   PieceTables whole(rows, 1);
@@ -111,7 +112,7 @@ TEST_F(FrozenShards, AreTheWholeCut) {
   expectTheWhole(kKinds, folder.path(), {2, 3, 4, 8});
 }
 
-/// Shards that are read, and sent, in several chunks.
+/// Tensors whose shards are read and sent in several chunks.
 TEST(FrozenShardsOfSize, AreTheWholeCut) {
   const TemporaryFolder folder;
   ModelWriter model;
@@ -125,7 +126,7 @@ TEST(FrozenShardsOfSize, AreTheWholeCut) {
                  folder.path(), {2});
 }
 
-/// A shard goes to a device in chunks, and is made on the host.
+/// A shard is computed on the host and copied to the device in chunks.
 TEST_F(FrozenShards, ReachADevice) {
   constexpr int kRanks = 3;
   PieceTables cut(kKinds, kRanks);
@@ -159,7 +160,7 @@ TEST_F(FrozenShards, ReachADevice) {
   });
 }
 
-/// An arena without memory, which measures the process's resident memory.
+/// An arena without memory; writes to it measure the process's resident memory.
 class WatchedArena final : public ArenaSink {
 public:
   explicit WatchedArena(uint64_t size) : size(size) {}
@@ -179,8 +180,8 @@ public:
   uint64_t most = 0, resident = 0;
 };
 
-/// The ranks are threads: they need twice a tensor of 16 MiB and its buffers,
-/// and not twice the 192 MiB of all tensors.
+/// Ranks are threads here: both together may need twice a tensor of 16 MiB and
+/// its buffers, but not twice the 192 MiB of all tensors.
 TEST(FrozenShardsMemory, IsThatOfOneTensor) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   constexpr int kRanks = 2;
@@ -224,13 +225,13 @@ TEST(FrozenShardsMemory, IsThatOfOneTensor) {
 #endif
 }
 
-/// The rank that fails closes its connections; the others do not wait.
+/// A rank that fails closes its connections, so the other ranks do not wait.
 TEST_F(FrozenShards, OneRankThatFailsEndsThemAll) {
   const TemporaryFolder damaged;
   ModelWriter model;
   model.addNormal("nf4", {36, 64}, kBF16);
   model.write(damaged);
-  // The second rank makes the second largest tensor.
+  // The second rank computes the second largest tensor.
   PieceTables cut({{"turned", {70, 128}, kTurned, kBF16, kNF4, kNF4, 64, true},
                    {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
                    {"tiny", {3, 5}, kOnLoad, kF32, kNF4, kNF4, 64, true}},

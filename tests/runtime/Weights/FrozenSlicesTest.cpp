@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// tp shards of a base: for every form of a weight they equal the sharded whole,
-// bit for bit.
+// tp shards of a base: for every form of a weight they equal slices of the
+// unsharded weight, bit for bit.
 
 #include "runtime/Weights/FrozenShards.h"
 
@@ -27,7 +27,7 @@ constexpr auto kInt8 = QLORA_DTYPE_INT8;
 constexpr auto kRows8 = QLORA_DTYPE_LLM_INT8;
 constexpr char kPlainStack[] = "plain\0stack.0\0stack.1";
 
-/// All forms, with 48 or 144 rows in dimension 0.
+/// All forms of weights, with 48 or 144 rows in dimension 0.
 const std::vector<PieceParameter> kForms = {
     {"double", {48, 1536}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
     {"single", {48, 1536}, kOnLoad, kF32, kNF4, kNF4, 64, false},
@@ -46,7 +46,7 @@ const std::vector<PieceParameter> kForms = {
     {"tiles.weight", {48, 1536}, kStored, kF32, kFP8, kFP8, 128},
 };
 
-/// From tests/Inputs/stored.
+/// Weights of stored formats from tests/Inputs/stored.
 const std::vector<SliceParameter> kStoredRows = {
     {{"gptq.weight", {72, 96}, kStored, kF32, kInt4, kInt4, 32},
      0,
@@ -55,7 +55,7 @@ const std::vector<SliceParameter> kStoredRows = {
     {{kStoredStack, {144, 96}, kStored, kF32, kInt4, kInt4, 32, false, 2},
      0,
      {72, 72}},
-    // A block of the file is a row of the shard.
+    // A quantization block of the file is a row of the shard.
     {{"gptq_8.weight", {24, 64}, kStored, kF32, kInt8, kInt8, 32}, 1, {64}},
     {{"gptq_whole.weight", {40, 56}, kStored, kF32, kInt4, kInt4, 56},
      1,
@@ -80,7 +80,7 @@ protected:
   const TemporaryFolder folder;
 };
 
-/// Expects zeros between codes, scales and zero points.
+/// Expects zeros in the gaps between codes, scales and zero points.
 void expectZeros(const StoredLayout &l, const uint8_t *bytes) {
   const int64_t scales = l.scales + (l.doubleQuant ? 1 : 4) * l.blocks;
   const int64_t zeros = l.zeros + (l.format().hasZeros ? l.blocks : 0);
@@ -92,7 +92,8 @@ void expectZeros(const StoredLayout &l, const uint8_t *bytes) {
         << l.format().name << " from " << from;
 }
 
-/// Returns the decoded elements; the file's values if it is not quantized.
+/// Returns the decoded elements of a parameter, or its values if it is not
+/// quantized.
 std::vector<float> numbersOf(const qlora_parameter &parameter,
                              const Bytes &arena) {
   const uint8_t *bytes = arena.data() + parameter.offset;
@@ -116,7 +117,7 @@ std::vector<float> numbersOf(const qlora_parameter &parameter,
   return numbers;
 }
 
-/// Returns the elements of slice `number`, picked one by one.
+/// Returns the elements of slice `number`, selected one by one.
 std::vector<float> cutByHand(const std::vector<float> &whole,
                              const SliceParameter &row, int64_t slices,
                              int64_t number) {
@@ -171,7 +172,7 @@ void expectSlices(const std::vector<SliceParameter> &rows,
   }
 }
 
-/// Checks all of kForms that have such slices, `count` in number.
+/// Checks all `count` weights of kForms that can be sliced in this way.
 void expectKinds(uint32_t dimension, const std::vector<int64_t> &segments,
                  uint32_t slices, const std::string &folder, size_t count) {
   std::vector<SliceParameter> rows;
@@ -193,7 +194,7 @@ TEST_F(FrozenSlices, AreTheWholeCutAlongRows) {
 TEST_F(FrozenSlices, AreTheWholeCutAcrossRows) {
   expectKinds(1, {1536}, 2, folder.path(), kForms.size());
   expectKinds(1, {256, 768, 512}, 2, folder.path(), kForms.size());
-  // Except fp4 and tiles, whose blocks have 128 elements.
+  // All forms except fp4 and tiles, whose blocks have 128 elements.
   expectKinds(1, {256, 768, 512}, 4, folder.path(), kForms.size() - 2);
 }
 
@@ -201,7 +202,7 @@ TEST_F(FrozenSlices, OfStoredFormatsAreTheWholeCut) {
   expectSlices(kStoredRows, folder.path(), 2);
 }
 
-/// Includes parameters that every rank has whole.
+/// Tables also contain unsharded parameters.
 TEST_F(FrozenSlices, HaveAnyNumberOfDimensions) {
   const PieceParameter bias = {"bias", {12}, kNone, kBF16, kF32};
   const PieceParameter experts = {"experts", {4, 64, 256}, kOnLoad, kBF16,
@@ -218,7 +219,7 @@ TEST_F(FrozenSlices, HaveAnyNumberOfDimensions) {
                2);
 }
 
-/// Tensors larger than one exchange.
+/// Tensors larger than one exchange between ranks.
 TEST(FrozenSlicesOfSize, AreTheWholeCut) {
   const TemporaryFolder folder;
   ModelWriter model;
@@ -234,7 +235,7 @@ TEST(FrozenSlicesOfSize, AreTheWholeCut) {
       folder.path(), 2);
 }
 
-/// Every rank refuses tables that a correct compiler never writes.
+/// Every rank rejects tables in which slices divide a quantization block.
 TEST_F(FrozenSlices, ThatAreNoWholeBlocksAreRefused) {
   SliceTables cut(
       {{{"double", {48, 1536}, kOnLoad, kBF16, kNF4, kNF4, 64, true},

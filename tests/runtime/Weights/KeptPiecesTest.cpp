@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kept bases of ranks with fsdp or tp shards: each rank writes its own file,
-// and maps it in later runs if no file is missing.
+// Cached bases of ranks with fsdp or tp shards: each rank writes a separate
+// file, and maps it in later runs if no rank's file is missing.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Its files are old enough to be trusted.
+// The model's files are old enough that their modification times are trusted.
 const std::string kModel =
     std::string(QLORA_TEST_INPUTS) + "/goldens/llama-nf4/model";
 const std::vector<PieceParameter> kKeptRows = {
@@ -56,7 +56,7 @@ const std::vector<PieceParameter> kKeptRows = {
      0,
      /*isCut=*/false}};
 
-/// One rank's run.
+/// Result of loading on one rank.
 struct PieceRun {
   bool wasMapped = false;
   std::string file; ///< mapped file
@@ -66,8 +66,8 @@ struct PieceRun {
 
 class KeptPieces : public testing::Test {
 protected:
-  /// Loads like LoadWeights.h. With several groups of `shards` ranks, shards
-  /// are filled with their index instead of weights.
+  /// Loads as LoadWeights.h does. If there are several groups of `shards`
+  /// ranks, shards are filled with their index instead of weights.
   Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
     QLORA_ASSIGN_OR_RETURN(const ModelFiles model,
                            ModelFiles::open(folderOfModel));
@@ -96,7 +96,7 @@ protected:
     return group.collectives().barrier();
   }
 
-  /// Returns the runs of all ranks.
+  /// Loads on `ranks` ranks; returns the results of all ranks.
   std::vector<PieceRun> start(int ranks, int shards) {
     return start(ranks, PieceTables(kKeptRows, static_cast<uint32_t>(shards)));
   }
@@ -147,7 +147,7 @@ TEST_F(KeptPieces, AreMappedByTheNextRun) {
     mapped.insert(run.file);
   }
   EXPECT_EQ(mapped, files());
-  // Another number of shards has other files, and so does the whole.
+  // Another number of shards has other files, and so has the unsharded base.
   start(2, 2);
   EXPECT_EQ(files().size(), 5u);
   start(1, 1);
@@ -205,7 +205,7 @@ TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
   EXPECT_EQ(files().size(), 3u);
 }
 
-/// Two groups on one machine: the ranks of the first group write, and need
+/// Two groups on one machine: only ranks of the first group write; they need
 /// space for two files.
 TEST_F(KeptPieces, GroupsShareFiles) {
   request.limit =
@@ -220,7 +220,7 @@ TEST_F(KeptPieces, GroupsShareFiles) {
   EXPECT_NE(second[0].file, second[1].file);
 }
 
-/// A base with a matrix in tp shards.
+/// Returns tables of a base that has a matrix in tp shards.
 SliceTables slicedBase(uint32_t slices, std::vector<int64_t> segments) {
   return SliceTables({{kKeptRows[1], 0, std::move(segments)}, {kKeptRows[2]}},
                      slices);
@@ -232,12 +232,12 @@ TEST_F(KeptPieces, SlicesAreMappedByTheNextRun) {
   EXPECT_NE(first[0].arena, first[1].arena);
   EXPECT_EQ(files().size(), 4u);
   expectSame(start(4, slicedBase(4, {176})), first, true);
-  // Shards of the same size with other content.
+  // Shards of the same size but with other contents have other files.
   const auto others = start(4, slicedBase(4, {88, 88}));
   expectSame(others, others, false);
   EXPECT_NE(others[1].arena, first[1].arena);
   EXPECT_EQ(files().size(), 8u);
-  // Two groups on one machine.
+  // With two groups on one machine, only one group writes.
   start(4, slicedBase(2, {176}));
   EXPECT_EQ(files().size(), 10u);
 }

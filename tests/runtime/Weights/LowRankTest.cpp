@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Properties of low-rank factors, and the residual that they leave of a weight.
+// Properties of low-rank factors, and of the residual that remains of a weight.
 
 #include "runtime/Weights/LowRank.h"
 #include "runtime/Weights/WeightFactors.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kRows = 37, kColumns = 21;
 
-/// Deterministic values with a falling spectrum.
+/// Returns deterministic values with decreasing singular values.
 std::vector<float> someMatrix() {
   std::vector<float> w(kRows * kColumns);
   for (int64_t r = 0; r < kRows; ++r)
@@ -78,7 +78,7 @@ TEST(LowRank, WhatTheLargestLeaveIsOrthogonalToThem) {
     }
     for (int64_t c = 0; c < kColumns; ++c)
       a += std::pow(factors.a[size_t(k * kColumns + c)], 2);
-    EXPECT_NEAR(a, b, 1e-4 * a); // both have the root of S
+    EXPECT_NEAR(a, b, 1e-4 * a); // both factors contain the square root of S
     EXPECT_TRUE(k == 0 || a < before);
     before = a;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Single-file and sharded model folders.
+// Model folders with one file or several.
 
 #include "runtime/Weights/ModelFiles.h"
 
@@ -42,7 +42,8 @@ TEST(ModelFiles, OpensASingleFile) {
 }
 
 TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
-  // The files are of a base model; its names are those of a model around it.
+  // The files contain a base model; module names in the program are those of a
+  // model that contains it.
   auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
   ASSERT_TRUE(files.isOk());
   const auto entry = files->find("whole.lm_head.weight");

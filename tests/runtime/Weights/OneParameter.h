@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A module of one frozen parameter, filled from a model folder in place or
-// through a device.
+// A module with one frozen parameter, which is filled from a model folder in
+// memory or through a device.
 
 #ifndef QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
 #define QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
@@ -95,7 +95,8 @@ public:
 
   DemoTables tables;
   std::vector<uint32_t> words;
-  /// Called after the model is opened and before its weights are read.
+  /// Function that fill() calls after opening the model and before reading
+  /// weights.
   std::function<void()> afterOpen;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Filling the arenas: each source of a weight, ranges of ranks, and refusals.
+// Fills the arenas: each source of a weight, ranges of ranks, and errors.
 
 #include "runtime/Weights/Parameters.h"
 
@@ -55,7 +55,8 @@ TEST(Parameters, QuantizesAndTakesStoredBytesAlike) {
                       QLORA_DTYPE_NF4);
   status = stored.fill(kGoldens + "prequantized-bnb/model");
   ASSERT_TRUE(status.isOk()) << status.message();
-  // All except the nested part, whose offset may differ by 2 ulp.
+  // All bytes are equal except the nested scales, whose offset may differ by 2
+  // ulp.
   const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, 64 * 176, 64, true);
   EXPECT_EQ(std::memcmp(quantized.bytes().data(), stored.bytes().data(),
                         static_cast<size_t>(layout.nestedAbsmax)),
@@ -207,7 +208,7 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   close(descriptor);
 }
 
-/// An arena elsewhere: writes count when they are committed.
+/// An arena outside of host memory: writes take effect when they are committed.
 class PartedArena final : public ArenaSink {
 public:
   explicit PartedArena(uint64_t size) : whole(size, 0xa5) {}
@@ -285,7 +286,8 @@ TEST(Parameters, InitsByKindSeedAndName) {
   tables.parameters[1].init = QLORA_INIT_GAUSSIAN;
   const std::vector<float> gaussian = initial(tables, 7);
   EXPECT_NE(gaussian, kaiming);
-  // The same draws, with deviation 1 instead of 1 / rows.
+  // The same random numbers, with a standard deviation of 1 instead of 1 /
+  // rows.
   tables.parameters[1].init = QLORA_INIT_NORMAL;
   const std::vector<float> normal = initial(tables, 7);
   const auto rows = static_cast<float>(tables.parameters[1].shape[0]);
@@ -333,7 +335,7 @@ TEST(Parameters, StatesStartAtZeroOrByName) {
 
 TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
   const TemporaryFolder folder;
-  // bf16 values 1, 2, 3 and so on of a table [6, 4].
+  // A table [6, 4] with the bf16 values 1, 2, 3, ...
   std::vector<uint16_t> table;
   for (int i = 1; i <= 24; ++i) {
     const auto value = static_cast<float>(i);
@@ -383,8 +385,8 @@ TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
                         "'m.embed.weight'; compile it again");
 }
 
-/// Fills the demo's adapter, named `ours` if given, from a file with one tensor
-/// of this name.
+/// Fills the demo's adapter (renamed to `ours` if given) from a file with one
+/// tensor called `name`.
 Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
                        std::vector<float> &out, const std::string &ours = "") {
   const TemporaryFolder folder;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters that ranks hold whole or as fsdp shards.
+// A module of frozen parameters, which ranks have either unsharded or as fsdp
+// shards.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
@@ -14,12 +15,12 @@
 
 namespace qlora {
 
-/// Names of parameters stacked from several tensors: of addStack's model, and
+/// Parameters that are stacked from several tensors: of addStack's model, and
 /// of tests/Inputs/stored.
 inline constexpr char kStacked[] = "stack\0stack.0\0stack.1";
 inline constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
-/// A row of the parameter table, abridged.
+/// The relevant fields of a row of the parameter table.
 struct PieceParameter {
   const char *name;
   std::vector<int64_t> shape;
@@ -35,7 +36,7 @@ struct PieceParameter {
 
 class PieceTables : public DemoTables {
 public:
-  /// Puts the parameters one after another into the arena; the demo's adapter
+  /// Places the parameters one after another in the arena; the demo's adapter
   /// comes last.
   PieceTables(const std::vector<PieceParameter> &rows, uint32_t shards) {
     header.shards = shards;
@@ -54,7 +55,7 @@ public:
     parameters.push_back(adapter);
   }
 
-  /// Makes a parameter that is alone in its arena.
+  /// Returns the entry of a parameter at offset 0 of its arena.
   static qlora_parameter make(const PieceParameter &row, uint32_t shards) {
     qlora_parameter p{};
     p.name = row.name;

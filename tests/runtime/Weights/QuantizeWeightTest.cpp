@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that a device quantizes: the host's bytes, for any type in the file
-// and any form in the arena, in windows of any size.
+// Weights that a device quantizes have the host's bytes, for any type in the
+// file, any form in the arena, and windows of any size.
 
 #include "runtime/Weights/QuantizeWeight.h"
 
@@ -17,8 +17,8 @@
 namespace qlora {
 namespace {
 
-/// Writes a model of one weight of normal values as `dtype`; `turned`: the
-/// transpose, with the same values.
+/// Writes a model with one weight of normally distributed values as `dtype`. If
+/// `turned`, the file has the transpose of the same values.
 void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
                  qlora_dtype dtype, bool turned = false) {
   int64_t elements = 1;
@@ -57,7 +57,7 @@ void expectSameOnDevice(const TemporaryFolder &folder,
                        weight.double_quant != 0);
   const auto whole =
       static_cast<uint64_t>(layout.bytes + 4 * layout.blocks + 64);
-  // Windows of three and a half blocks, and of everything.
+  // Windows of three and a half blocks, and of the complete weight.
   for (const uint64_t window : {900u, 1u << 20}) {
     std::vector<std::string> remarks;
     ASSERT_EQ(
@@ -126,7 +126,7 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
   }
 }
 
-/// With a mapped file it would be a SIGBUS.
+/// Reading a mapped file that became shorter would raise SIGBUS.
 TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
   const TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
@@ -159,7 +159,7 @@ TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                     QLORA_DTYPE_NF4);
   EXPECT_HAS(name.fillOnDevice(model, 1 << 20).message(), "no tensor 'nope'");
-  // Opening refuses a file that ends early.
+  // Opening rejects a file that ends early.
   const TemporaryFolder folder;
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
   const std::string path = folder.path("model.safetensors");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Files of quantized bases: whole or refused, for any damage and with several
-// concurrent writers.
+// Files of quantized bases are complete or rejected, for any damage and with
+// several concurrent writers.
 
 #include "runtime/Weights/QuantizedBaseFile.h"
 
@@ -30,7 +30,8 @@ namespace fs = std::filesystem;
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
 const std::string kKey(ContentHash::kDigits, 'a');
 
-/// Three chunks; the last is partial and does not fill a page.
+/// Returns an arena of three chunks; the last chunk is partial and does not
+/// fill a page.
 std::vector<uint8_t> makeArena(uint8_t seed,
                                size_t bytes = 2 * kBaseChunk + 12345) {
   std::vector<uint8_t> arena(bytes);
@@ -111,7 +112,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
   rewrite(sound.substr(0, arena.size()));
   rewrite(sound + "x");
   rewrite("");
-  // Keeping the base again repairs the file.
+  // Storing the base again repairs the file.
   ASSERT_TRUE(keep(cache, kKey, arena).isOk());
   EXPECT_EQ(look(kKey, arena), "");
 }
@@ -150,7 +151,7 @@ TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
   EXPECT_EQ(look(kKey, large), "none");
 }
 
-/// A file size limit replaces a full disk.
+/// A limit on the file size has the effect of a full disk.
 TEST_F(BaseCacheTest, AFullDiskLeavesNothing) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -210,7 +211,7 @@ TEST_F(BaseCacheTest, TheLeastRecentlyUsedMakeRoom) {
     ASSERT_TRUE(keep(two, keys[i], arena).isOk());
     setAge(two.fileOf(keys[i]), std::chrono::hours(10 - i));
   }
-  EXPECT_EQ(look(keys[0], arena), ""); // now the youngest
+  EXPECT_EQ(look(keys[0], arena), ""); // now the newest file
   ASSERT_TRUE(keep(two, keys[2], arena).isOk());
   EXPECT_EQ(look(keys[0], arena), "");
   EXPECT_EQ(look(keys[1], arena), "none");

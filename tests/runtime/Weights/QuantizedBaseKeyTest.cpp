@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Keys of quantized bases: another layout or another file gives another key,
-// and nothing else does.
+// Keys of quantized bases: they differ if the layout or a file differs, and
+// only then.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A model of one weight [4, 64] in a folder, and the key of its base.
+/// A model folder with one weight [4, 64], and the key of its base.
 class BaseKeyTest : public testing::Test {
 protected:
   BaseKeyTest() {
@@ -106,7 +106,7 @@ TEST_F(BaseKeyTest, AChangedFileIsAnotherKeyWhateverItsTime) {
   const std::string key = keyOf(nf4);
   struct stat before {};
   ASSERT_EQ(stat(file().c_str(), &before), 0);
-  // Longer than a tick of coarse file times on Linux.
+  // Longer than the resolution of coarse file times on Linux.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::fstream(file(), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(-1, std::ios::end)
@@ -132,7 +132,8 @@ TEST_F(BaseKeyTest, AFileJustWrittenIsNotTrusted) {
   auto fresh = ModelFiles::open(folder.path());
   ASSERT_TRUE(fresh.isOk());
   EXPECT_HAS(checkSettled(*fresh).message(), "less than two seconds ago");
-  // A file with a time in the future is not trusted: its clock is not ours.
+  // A modification time in the future is not trusted, because another machine's
+  // clock set it.
   fs::last_write_time(file(),
                       fs::file_time_type::clock::now() + std::chrono::hours(1));
   auto future = ModelFiles::open(folder.path());

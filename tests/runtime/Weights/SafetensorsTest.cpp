@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The safetensors reader refuses each bad input of the reference
-// implementation's tests; the writer writes that implementation's bytes.
+// The safetensors reader rejects each invalid input of the reference
+// implementation's tests. The writer writes the same bytes as that
+// implementation.
 
 #include "runtime/Weights/Safetensors.h"
 
@@ -17,7 +18,7 @@
 namespace qlora {
 namespace {
 
-/// Returns a file: length, header, data.
+/// Returns the bytes of a file: header length, header, data.
 std::string makeFile(const std::string &header, size_t dataBytes) {
   const uint64_t length = header.size();
   std::string file(sizeof(length), '\0');
@@ -152,7 +153,7 @@ TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
              "12 bits, not a whole number of bytes");
 }
 
-/// Types of FP8, GPTQ and AWQ files.
+/// Types that occur in FP8, GPTQ and AWQ files.
 TEST(SafetensorsReader, RefusesShapesAgainstBytesOfStoredFormats) {
   for (const auto &[dtype, bytes] :
        {std::pair{"F8_E4M3", 1}, std::pair{"F8_E5M2", 1},
@@ -199,7 +200,7 @@ TEST(SafetensorsReader, RefusesWhatIsNoFile) {
              "not a regular file");
 }
 
-/// Returns all tensors, last first; `storage` owns their bytes.
+/// Returns the tensors in reverse order; `storage` owns their bytes.
 std::vector<SafetensorsItem>
 itemsOf(const SafetensorsFile &file,
         std::deque<std::vector<uint8_t>> &storage) {
@@ -233,7 +234,7 @@ TEST(SafetensorsWriter, WritesTheReferencesBytes) {
   EXPECT_EQ(folder.fileCount(), 1u);
 }
 
-/// Includes sizes that are no multiple of 32 bytes.
+/// The sizes include some that are not multiples of 32 bytes.
 TEST(SafetensorsWriter, RoundsAnyNumberOfElements) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> numbers(4 * 13);

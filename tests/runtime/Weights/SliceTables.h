@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters of which ranks hold tp shards.
+// A module of frozen parameters, of which ranks have tp shards.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H
@@ -12,7 +12,8 @@
 
 namespace qlora {
 
-/// A whole tensor and its sharding; without segments every rank has all of it.
+/// An unsharded tensor and how it is sharded. Without segments, every rank has
+/// the complete tensor.
 struct SliceParameter {
   PieceParameter whole;
   uint32_t dimension = 0;
@@ -21,7 +22,7 @@ struct SliceParameter {
   SlicedDimension cutInto(int64_t slices) const {
     return {whole.shape, dimension, segments, slices};
   }
-  /// Formats in memory, and after quantization.
+  /// kept() is the format in memory, quantized() the format after quantization.
   SlicedFormat kept() const {
     return {whole.type, whole.block, whole.isDouble};
   }

@@ -46,10 +46,11 @@ TEST(Slices, OfBlocksAreWholeBlocks) {
   EXPECT_FALSE(hasSlices(kNF4, 64, {4, 256}, 1, {192, 64})); // 96 and 32
   EXPECT_TRUE(hasSlices(kNF4, 64, {6, 256}, 0, {4, 2}));
   EXPECT_TRUE(hasSlices(kNF4, 64, {6, 64, 2}, 1, {64})); // 32 times 2
-  // Rows of 40 in blocks of 64: 8 rows are 5 blocks, 4 are no whole number.
+  // Rows of 40 elements in blocks of 64: 8 rows are 5 blocks, but 4 rows are
+  // 2.5.
   EXPECT_TRUE(hasSlices(kNF4, 64, {16, 40}, 0, {16}));
   EXPECT_FALSE(hasSlices(kNF4, 64, {8, 40}, 0, {8}));
-  // 4 rows of 80 are 5 blocks, 3 are no whole number.
+  // Rows of 80 elements: 4 rows are 5 blocks, but 3 rows are 3.75.
   EXPECT_TRUE(hasSlices(kNF4, 64, {8, 80}, 0, {8}));
   EXPECT_FALSE(hasSlices(kNF4, 64, {6, 80}, 0, {6}));
   EXPECT_TRUE(hasSlices(kNF4, 2048, {256, 80}, 0, {256}));

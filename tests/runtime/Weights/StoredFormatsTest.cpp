@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// GPTQ, AWQ and FP8 as in files, and the quantizers of FP4, FP8 and MXFP4,
+// Decoding of GPTQ, AWQ and FP8 files, and quantizing to FP4, FP8 and MXFP4,
 // compared with the output of Inputs/stored_formats.py.
 
 #include "runtime/Kernels/Cpu/Decode.h"
@@ -35,7 +35,8 @@ std::vector<Value> valuesOf(const SafetensorsFile &file,
   return values;
 }
 
-/// Decodes a module's weight on the CPU; compares it with StoredTensor's.
+/// Decodes a module's weight on the CPU, compares it with StoredTensor's
+/// result, and returns it.
 std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
                              std::string *refusal = nullptr) {
   const std::string name = module + ".weight";
@@ -79,7 +80,7 @@ TEST(StoredFormats, AreTheNumbersOfTheirDefinition) {
   }
 }
 
-/// Only config.json defines the convention of zero points in files.
+/// Only config.json says which convention of zero points a file uses.
 TEST(StoredFormats, HaveZeroPointsAsTheyAreInGptq2) {
   const TemporaryFolder folder;
   std::filesystem::copy(kMatrices + "/model.safetensors",
@@ -98,7 +99,7 @@ struct Part {
   std::vector<int64_t> shape;
 };
 
-/// Returns the error of describing a weight of zeros.
+/// Returns the error for a weight of zeros that consists of these tensors.
 std::string refusalOf(const std::vector<Part> &parts) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> zeros(1 << 14);

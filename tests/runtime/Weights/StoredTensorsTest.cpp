@@ -23,7 +23,7 @@ bool equalsStored(const std::string &file, const std::string &tensor,
   return std::equal(expected.begin(), expected.end(), bytes);
 }
 
-/// Returns a matrix [rows, columns] of this format.
+/// Returns a parameter [rows, columns] of this format.
 OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
                          uint32_t quantization, int64_t block, bool coded) {
   OneParameter parameter(kWeight, {rows, columns}, quantization, format, coded);
@@ -36,7 +36,8 @@ OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
   return parameter;
 }
 
-/// Quantizes bf16 to LLM.int8 by way of float16; then loads that as stored.
+/// Quantizes bf16 to LLM.int8 through float16, then loads the result as a
+/// stored weight.
 TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   const auto layout =
       StoredLayout::of(QLORA_DTYPE_LLM_INT8, 64 * 128, 128, false);
@@ -76,8 +77,8 @@ TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   }
 }
 
-/// Two experts of one row of 32: each code is its index modulo 16, the scales
-/// are 2 and 1/4.
+/// Two experts of one row of 32: codes are the index modulo 16, and the scales
+/// 2 and 1/4.
 TEST(StoredTensors, ReadsMicroscalingWithTheEvenElementInTheLowHalf) {
   std::vector<uint8_t> blocks(32);
   for (size_t i = 0; i < blocks.size(); ++i)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Tensors of stored formats, [48, 1536] except those of tests/Inputs.
+// Writes tensors of stored formats. They have the shape [48, 1536], like the
+// plain ones, unless they come from tests/Inputs.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H
@@ -14,8 +15,8 @@
 
 namespace qlora {
 
-/// Adds double-quantized tensors of bitsandbytes. Nested blocks have different
-/// factors, and the tensor its own code book.
+/// Adds tensors that bitsandbytes double-quantized. Nested blocks have
+/// different factors, and the tensor has its own code book.
 inline void addBitsandbytes(ModelWriter &model) {
   constexpr int64_t kElements = 48 * 1536;
   const auto l = StoredLayout::of(kNF4, kElements, 64, true);
@@ -48,7 +49,7 @@ inline void addBitsandbytes(ModelWriter &model) {
   model.add("bnb.nested_quant_map", kFloat, {256}, part(l.nestedMap, 1024));
 }
 
-/// Adds FP8 with a scale per 128x128 tile.
+/// Adds an FP8 tensor with one scale per tile of 128x128.
 inline void addTiles(ModelWriter &model) {
   Bytes codes(48 * 1536);
   for (size_t i = 0; i < codes.size(); ++i)
@@ -76,8 +77,8 @@ inline void addStack(ModelWriter &model) {
   model.add("plain", kType, {48, 1536}, std::move(all));
 }
 
-/// Adds random values for parameters without a stored form. Parameters that are
-/// quantized transposed are stored transposed.
+/// Adds random values for the parameters that have no stored form. Parameters
+/// that are transposed before quantization are stored transposed.
 inline void addPlain(ModelWriter &model,
                      const std::vector<PieceParameter> &rows) {
   for (const PieceParameter &row : rows) {

@@ -15,7 +15,7 @@ namespace qlora {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-/// Bytes of a shard and of tensors [3, 5] and [5, 5] one after another.
+/// Bytes of a shard, and of the tensors [3, 5] and [5, 5] together.
 constexpr uint64_t kPiece = 64, kRange = 160;
 
 qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,
@@ -36,7 +36,8 @@ qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,
 
 class TrainedPieces : public testing::Test {
 protected:
-  /// Tables of one rank, or with shards for several.
+  /// Returns the tables of a single rank, or of one of several ranks with
+  /// shards.
   DemoTables makeTables(bool isSharded, qlora_init init) const {
     DemoTables tables;
     tables.operands.clear();
@@ -69,7 +70,8 @@ protected:
     return values;
   }
 
-  /// Bytes after the last tensor stay unchanged.
+  /// Expects that the shards equal the tensors, and that bytes after the last
+  /// tensor are unchanged.
   void expectPieces(qlora_init init, const ParameterSources &sources) const {
     std::vector<float> whole = fill(false, init, sources, 0);
     whole.resize(kRanks * kPiece / sizeof(float), 0.25F);
@@ -81,7 +83,8 @@ protected:
     EXPECT_EQ(all, whole);
   }
 
-  /// Values from `start` on, as f32 like an adapter.
+  /// Returns `count` f32 values from `start` on, as the bytes of an adapter's
+  /// tensor.
   static std::vector<uint8_t> numbers(int64_t count, float start) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float &value : values)

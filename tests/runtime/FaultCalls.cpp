@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Entry points of the C library. Each asks faultAt() and calls the next
-// definition of its name, the C library's or a sanitizer's.
+// Replacements of functions of the C library. Each of them asks faultAt()
+// whether to fail, and calls the next definition of its name, the C library's
+// or a sanitizer's.
 //
-// ThreadSanitizer calls some of them before it can run code of ours: its trees
-// have none of these, and no call fails there.
+// ThreadSanitizer calls some of these functions before our code can run. Builds
+// with it lack the replacements, and no call fails there.
 
 #ifndef __SANITIZE_THREAD__
 
@@ -48,11 +49,11 @@ std::string placeOf(const char *path) {
                                        : path;
 }
 std::string placeOf(FILE *file) { return file ? placeOf(fileno(file)) : ""; }
-/// A call without a file.
+/// The place of a call that uses no file.
 struct Nowhere {};
 std::string placeOf(Nowhere) { return ""; }
 
-/// Returns the path of a file in an open folder.
+/// Returns the path of `path`, which is relative to an open folder.
 std::string placeIn(int folder, const char *path) {
   return folder == AT_FDCWD || *path == '/' ? placeOf(path)
                                             : placeOf(folder) + "/" + path;
@@ -77,7 +78,8 @@ unsigned traitsOf(int flags) {
 unsigned traitsOf(const char *mode) {
   return *mode == 'r' ? unsigned{kReads} : kChanges | kNeedsSpace;
 }
-/// Returns traits of close(), which matters only to a file that was written.
+/// Returns the traits of close(), whose failure matters only for a file opened
+/// for writing.
 unsigned traitsOfClose(int descriptor) {
   const int flags = fcntl(descriptor, F_GETFL);
   return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY ? unsigned{kChanges} : 0;
@@ -85,10 +87,10 @@ unsigned traitsOfClose(int descriptor) {
 
 } // namespace
 
-// Each macro ends like a declaration.
+// Each macro ends like a declaration, so that a semicolon follows its use.
 #define NEXT(name) static auto *const next = nextOf<decltype(name)>(#name)
 
-/// A function that returns -1 and sets errno.
+/// Replaces a function that returns -1 and sets errno.
 #define ENTRY(Result, name, Parameters, Arguments, traits, where, Throws)      \
   extern "C" Result name Parameters Throws {                                   \
     NEXT(name);                                                                \
@@ -187,7 +189,7 @@ extern "C" int rename(const char *from, const char *to) noexcept {
   return next(from, to);
 }
 
-/// Functions that take a mode, if they create a file.
+/// Replaces functions that take a mode if they create a file.
 #define OPEN(name, Parameters, Arguments, where)                               \
   extern "C" int name Parameters {                                             \
     NEXT(name);                                                                \
@@ -215,7 +217,7 @@ OPEN(openat, (int folder, const char *path, int flags, ...),
 OPEN_STREAM(fopen);
 OPEN_STREAM(fopen64);
 
-/// Functions that may write fewer bytes than they are given.
+/// Replaces functions that may write fewer bytes than they are given.
 #define WRITE(name, Parameters, Arguments)                                     \
   extern "C" ssize_t name Parameters {                                         \
     NEXT(name);                                                                \
@@ -241,7 +243,7 @@ extern "C" dirent *readdir(DIR *folder) {
   return next(folder);
 }
 
-/// Closes the file in any case, as Linux does.
+/// Closes the file even if it returns an error, as Linux does.
 extern "C" int close(int fd) {
   NEXT(close);
   const int error = areFaultsArmed() ? verdict("close", traitsOfClose(fd),
@@ -254,8 +256,8 @@ extern "C" int close(int fd) {
   return -1;
 }
 
-/// Flushes nothing during a sweep: the disk would take most of its time, and
-/// the machine does not crash.
+/// Does not wait for the disk during a sweep, because that would take most of
+/// the time; the machine does not crash.
 extern "C" int fsync(int fd) {
   NEXT(fsync);
   if (verdict("fsync", kChanges | kNeedsSpace, [&] { return fd; }) > 0)
@@ -263,7 +265,7 @@ extern "C" int fsync(int fd) {
   return isDiskSpared() ? 0 : next(fd);
 }
 
-/// These return the error.
+/// Functions that return the error instead of setting errno.
 extern "C" int posix_fallocate(int fd, off_t at, off_t size) {
   NEXT(posix_fallocate);
   const int error = verdict("posix_fallocate", kChanges | kNeedsSpace,

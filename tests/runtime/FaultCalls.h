@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What Faults.cpp and the entry points that it replaces tell each other.
+// The interface between Faults.cpp and the functions that FaultCalls.cpp
+// replaces.
 
 #ifndef QLORA_TESTS_RUNTIME_FAULTCALLS_H
 #define QLORA_TESTS_RUNTIME_FAULTCALLS_H
@@ -9,26 +10,26 @@
 
 namespace qlora {
 
-// Traits of a call, as bits added to its kind in FaultCalls.
+// Traits of a call, as bits in addition to its kind (FaultCalls).
 
-/// Fails on a full disk.
+/// The call fails on a full disk.
 inline constexpr unsigned kNeedsSpace = 1 << 8;
-/// May write fewer bytes than it was given.
+/// The call may write fewer bytes than it was given.
 inline constexpr unsigned kWrites = 1 << 9;
-/// Fails with EINTR if a signal arrives.
+/// The call fails with EINTR if a signal arrives.
 inline constexpr unsigned kIsInterrupted = 1 << 10;
 
-/// Result of faultAt() for a write that writes only half of its bytes.
+/// Result of faultAt() for a write that must write only half of its bytes.
 inline constexpr int kShortWrite = -1;
 
 /// Returns whether calls are counted or recorded.
 bool areFaultsArmed();
 
-/// Returns whether fsync() need not wait for the disk.
+/// Returns whether fsync() may skip waiting for the disk.
 bool isDiskSpared();
 
-/// Returns the error of this call, 0 or kShortWrite. `place`: path or symbol,
-/// may be empty. `from`: old path of a rename.
+/// Returns the error with which this call must fail, 0 or kShortWrite. `place`
+/// is a path or symbol and may be empty; `from` is the old path of a rename.
 int faultAt(const char *function, unsigned traits, const std::string &place,
             const std::string &from = {});
 

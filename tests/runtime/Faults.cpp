@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Counts calls of the C library, and fails one. FaultCalls.cpp has the entry
-// points.
+// Counts calls of the C library, and makes one of them fail. FaultCalls.cpp
+// replaces the functions.
 
 #include "tests/runtime/Faults.h"
 
@@ -24,10 +24,10 @@ namespace qlora {
 
 namespace {
 
-/// An operation that takes longer hangs.
+/// Seconds after which an operation counts as hanging.
 constexpr unsigned kLongestSeconds = 30;
 
-/// Lies in memory that child processes share.
+/// State in memory that child processes share.
 struct State {
   std::atomic<bool> isArmed = false;
   std::atomic<long> calls = 0;
@@ -36,7 +36,7 @@ struct State {
   unsigned kinds = 0;
   int error = 0;
   FaultPlan::How how = FaultPlan::How::kOnce;
-  long leaked = 0; ///< descriptors, in a child
+  long leaked = 0; ///< open descriptors that a child leaked
   char below[512] = {}, only[64] = {};
   char function[64] = {}, place[512] = {}; ///< of the first failed call
 };
@@ -48,7 +48,7 @@ template <size_t N> void copyText(char (&to)[N], const std::string &from) {
 State *state = nullptr;
 std::atomic<RecordedCalls *> recorded = nullptr;
 
-/// Whether this process is one of runInChild().
+/// Whether this process is a child of runInChild().
 bool isChild = false;
 
 bool isArmed() { return state && state->isArmed; }
@@ -70,7 +70,7 @@ static std::string normal(const std::string &path) {
   return std::filesystem::path(path).lexically_normal();
 }
 
-/// Returns whether a call of these traits counts.
+/// Returns whether a call of `function` at `place` with these traits counts.
 static bool counts(const char *function, unsigned traits,
                    const std::string &place) {
   if (!(traits & state->kinds) ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs an operation again and again: the first call of a kind fails, then the
-// second, until a run in which none fails.
+// Runs an operation repeatedly: first the first call of a kind fails, then the
+// second, and so on, until no call fails.
 //
 //   for (FaultSweep sweep({.calls = kChanges, .error = ENOSPC,
 //                          .below = folder.path()}); sweep.next();) {
@@ -42,14 +42,14 @@ struct FaultPlan {
     kKill     ///< the process is killed at the n-th call
   };
   unsigned calls = 0; ///< kinds that count
-  /// EINTR counts only calls that a signal interrupts.
+  /// The error. EINTR counts only calls that a signal can interrupt.
   int error = EIO;
   How how = How::kOnce;
-  std::string below = {}; ///< only files in this folder count; empty: all
+  std::string below = {}; ///< only files in this folder count; empty: all files
   std::string only = {};  ///< name of the only function that counts, or empty
 };
 
-/// What a child process left.
+/// Output and exit code of a child process.
 struct FaultyRun {
   int exitCode = 0; ///< 128 + the number of the signal that ended it
   std::string out, errors;
@@ -69,20 +69,21 @@ public:
     const Armed armed(*this);
     return operation();
   }
-  /// Runs the operation in a child process, whose exit code it returns.
+  /// Runs the operation, which returns an exit code, in a child process.
   FaultyRun runChild(const std::function<int()> &operation);
 
-  /// Whether a call has failed in this turn.
+  /// Returns whether a call has failed in this turn.
   bool hasFailed() const { return !function.empty(); }
   /// Describes the failed call: "call 3, fsync of '/tmp/x'".
   std::string call() const;
-  /// Name of the failed function; empty if none has failed.
+  /// Returns the name of the failed function; empty if none has failed.
   const std::string &name() const { return function; }
-  /// Turns with a failed call.
+  /// Returns the number of turns with a failed call.
   long failures() const { return number - 1; }
 
 private:
-  /// Lets calls fail for the time of an operation, and checks what it leaves.
+  /// Enables faults during an operation, and checks for leaked descriptors and
+  /// hangs.
   class Armed {
   public:
     explicit Armed(FaultSweep &sweep);
@@ -96,19 +97,19 @@ private:
   void disarm();
 
   FaultPlan plan;
-  long number = 0;             ///< of this turn's failing call
+  long number = 0;             ///< index, from 1, of this turn's failing call
   std::string function, place; ///< of the first failed call of this turn
 };
 
-/// Runs the operation in a child process without a fault.
+/// Runs the operation in a child process without making calls fail.
 FaultyRun runInChild(const std::function<int()> &operation);
 
-/// Records the calls of some kinds that this process makes, in order.
+/// Records, in order, the calls of the given kinds that this process makes.
 class RecordedCalls {
 public:
   struct Call {
-    std::string function, place; ///< of a rename, the new path
-    std::string from = {};       ///< of a rename, the old path
+    std::string function, place; ///< new path of a rename
+    std::string from = {};       ///< old path of a rename
   };
   explicit RecordedCalls(unsigned kinds);
   RecordedCalls(const RecordedCalls &) = delete;

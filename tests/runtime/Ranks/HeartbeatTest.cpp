@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Heartbeats over socket pairs: silence, ends, goodbyes, and which rank shows
-// which cause.
+// Heartbeats over socket pairs: silence, lost connections, goodbyes, and which
+// rank shows which cause.
 
 #include "runtime/Ranks/Heartbeat.h"
 
@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 static constexpr Heartbeat::Timing kQuick = {20ms, 10, 100ms, 300ms};
 
 namespace {
-/// A ring of heartbeats; the test plays the ranks in `played`.
+/// A ring of heartbeats. The test itself plays the ranks in `played`.
 class Circle {
 public:
   explicit Circle(int size, std::set<int> played = {},
@@ -50,7 +50,7 @@ public:
   }
   ~Circle() { hearts.clear(); }
 
-  /// Ends these ranks and returns the causes that they show.
+  /// Ends these ranks and returns the distinct causes that they show.
   std::set<std::string> shown(const std::set<int> &ranks) {
     std::mutex mutex;
     std::set<std::string> texts;
@@ -69,7 +69,7 @@ public:
 
   std::vector<std::unique_ptr<Heartbeat>> hearts;
   std::vector<std::atomic<int>> aborts;
-  std::vector<FileDescriptor> own; ///< of played ranks: previous, next
+  std::vector<FileDescriptor> own; ///< sockets of played ranks: previous, next
 };
 } // namespace
 
@@ -84,11 +84,13 @@ TEST(Heartbeat, RanksThatLiveAndEndWellAreNoCause) {
   EXPECT_EQ(circle.aborts[0] + circle.aborts[1] + circle.aborts[2], 0);
 }
 
-/// Rank 1 leaves with a goodbye to rank 2, which ends at once without one.
+/// Rank 1 sends a goodbye to rank 2, which then ends immediately without a
+/// goodbye.
 TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
   char byte;
   for (int round = 0; round < 400; ++round) {
-    // Rank 2 sends no beats: a busy machine must not make that the cause.
+    // Rank 2 sends no heartbeats. On a busy machine, that silence must not
+    // become the cause.
     Circle circle(3, {2}, {20ms, 500, 100ms, 300ms});
     ASSERT_EQ(recv(circle.own[0].get(), &byte, 1, MSG_PEEK), 1); // a beat
     char rest[256];
@@ -98,12 +100,13 @@ TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
       ;
     circle.own[0] = FileDescriptor();
     leaves.join();
-    std::this_thread::sleep_for(500us); // for rank 1's report
+    std::this_thread::sleep_for(500us); // time for rank 1's report
     ASSERT_FALSE(circle.hearts[0]->hasCause()) << round;
   }
 }
 
-/// Both sides of a broken link show the same words, with their hosts' names.
+/// Both ranks at a broken connection show the same message, with their hosts'
+/// names.
 TEST(Heartbeat, SilenceEndsAllWithOneLine) {
   Circle circle(5, {2});
   for (int rank : {0, 1, 3, 4})
@@ -150,7 +153,8 @@ TEST(Heartbeat, TheChoiceStands) {
             "first");
 }
 
-/// No rank reports a cause: the rank's own observation is the last resort.
+/// If no rank reports a cause, the rank shows its own observation after a
+/// delay.
 TEST(Heartbeat, WhatWasSeenHereIsTheLastResort) {
   Circle circle(2);
   const auto start = Clock::now();
@@ -168,7 +172,7 @@ TEST(Heartbeat, BeatsTellWhichCallARankIsIn) {
   EXPECT_EQ(circle.hearts[1]->callOf(1), 0u);
 }
 
-/// The text arrives in any fragments, and a long one is truncated.
+/// A text may arrive in fragments of any size; a long text is truncated.
 TEST(Heartbeat, TextsOfAnyLengthArrive) {
   Circle circle(2);
   const std::string text(5000, 'x');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks (threads here) can open each other's memory, and nothing else.
+// Ranks (threads here) can open each other's shared memory, but no other files.
 
 #include "runtime/Ranks/LocalRanks.h"
 
@@ -18,7 +18,7 @@ using namespace qlora;
 using namespace std::chrono_literals;
 using Access = LocalRanks::Access;
 
-/// Texts of ranks on several machines; this is rank `own`.
+/// Exchanges texts of ranks on several machines; this rank is rank `own`.
 class Told final : public Collectives {
 public:
   Told(std::vector<std::string> texts, int own)
@@ -52,8 +52,8 @@ TEST(LocalRanks, CountsThoseOfThisMachineOnly) {
   }
 }
 
-/// Shares a file of the first of two ranks, which expect `bytes` bytes in it.
-/// `owner`: -1 is this user.
+/// The first of two ranks shares a file of `size` bytes; both ranks expect
+/// `bytes` bytes. `owner` is a user id; -1 is this user.
 static StatusOr<LocalRanks::Shared> shared(Access access, uint64_t size,
                                            uint64_t bytes, int owner = -1) {
   StatusOr<LocalRanks::Shared> there = LocalRanks::Shared();
@@ -107,7 +107,8 @@ TEST(LocalRanks, WritesNoMemoryOfAnotherUser) {
       << status.message();
 }
 
-/// Another process's offer is not trusted: it might be any of our files.
+/// A descriptor that another process offers is not trusted, because it could
+/// refer to any of our files.
 TEST(LocalRanks, RefusesWhatIsNoMemory) {
   struct Offer {
     int64_t process, descriptor;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Jobs start even if strangers hold connections to their ports, if there are
-// many ranks, or if file descriptors are few. If they cannot start, they report
-// why.
+// Jobs start even if unrelated clients hold connections to their ports, if
+// there are many ranks, or if file descriptors are few. If they cannot start,
+// they report why.
 
 #include <gtest/gtest.h>
 
@@ -26,8 +26,9 @@ static constexpr int kManyRanks = 200;
 #endif
 
 namespace {
-/// Connections to a port, in turn silent, of another protocol, with half a
-/// greeting, and with a complete greeting but another secret.
+/// Unrelated connections to a port. In turn, each is silent, speaks another
+/// protocol, sends half a greeting, or sends a complete greeting with another
+/// secret.
 class Strangers {
 public:
   explicit Strangers(int port, int count = 64) {
@@ -43,7 +44,7 @@ public:
           {&greeting, 16},
           {&greeting, sizeof greeting}};
       const auto &[data, bytes] = said[i % 4];
-      (void)sendAll(*socket, data, bytes); // may be closed already
+      (void)sendAll(*socket, data, bytes); // the server may have closed it
       sockets.push_back(std::move(*socket));
     }
   }
@@ -54,7 +55,7 @@ private:
   std::vector<FileDescriptor> sockets;
 };
 
-/// Results of ranks in separate processes.
+/// Results of ranks that ran in separate processes.
 struct Ended {
   std::map<int, std::string> texts; ///< by rank, if it wrote one
   std::vector<double> cpuSeconds;   ///< by rank
@@ -115,7 +116,7 @@ public:
     return ended;
   }
 
-  /// Returns "met", or the error.
+  /// Joins the job; returns "met", or the error.
   std::string join(const RankEnvironment &own,
                    std::chrono::milliseconds timeout) {
     auto group = RankGroup::join(
@@ -138,7 +139,7 @@ static size_t threadsOfThisProcess() {
                     std::filesystem::directory_iterator()));
 }
 
-/// One thread of the rendezvous serves all connections, and ends at once.
+/// One thread of the rendezvous serves all connections and ends immediately.
 TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   auto served = std::make_unique<Served>(2);
   const size_t before = threadsOfThisProcess();
@@ -146,7 +147,7 @@ TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   const Strangers strangers(served->port);
   RendezvousHello hello;
   EXPECT_TRUE(receiveAll(strangers.silent(), &hello, sizeof hello).isOk());
-  std::this_thread::sleep_for(100ms); // all are accepted in this time
+  std::this_thread::sleep_for(100ms); // time to accept all connections
   EXPECT_EQ(threadsOfThisProcess(), before);
   std::thread second([&] {
     EXPECT_EQ(served->exchange(1, 2, std::string("b")).value(), "a");
@@ -157,7 +158,7 @@ TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   EXPECT_LT(Clock::now() - start, 3s);
 }
 
-/// The previous rank is found among strangers that connected first.
+/// A rank finds the previous rank among unrelated clients that connected first.
 TEST(Meeting, StrangersInTheRingCostNothing) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
@@ -187,8 +188,8 @@ TEST(Meeting, StrangersInTheRingCostNothing) {
   other.join();
 }
 
-/// A rank with both neighbours waits for the others, whose heartbeats have not
-/// begun.
+/// A rank that has both neighbours waits for the other ranks, whose heartbeats
+/// have not begun.
 TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
@@ -216,13 +217,13 @@ TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   auto ring = Ring::connect(meeting, "job", 20s, 1s, timing);
   ASSERT_TRUE(ring.isOk()) << ring.status().message();
   EXPECT_FALSE((*ring)->heartbeat()->hasCause());
-  // From here on silence counts.
+  // After the start, silence is an error.
   std::this_thread::sleep_for(1500ms);
   EXPECT_TRUE((*ring)->heartbeat()->hasCause());
   other.join();
 }
 
-/// Rank 0 needs a descriptor per rank, more than the soft limit permits.
+/// Rank 0 needs a descriptor per rank, more than its soft limit permits.
 TEST(Meeting, ManyRanksMeet) {
   RankProcesses ranks;
   ranks.env.patience = 60s;
@@ -269,14 +270,15 @@ TEST(Meeting, AllAreToldOfTooFewDescriptors) {
     EXPECT_EQ(text, line) << rank;
 }
 
-/// Strangers that hold all descriptors give way to ranks.
+/// Unrelated clients that hold all descriptors are disconnected in favour of
+/// ranks.
 TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
-  const Strangers strangers(ranks.env.masterPort); // in the system's queue
+  const Strangers strangers(ranks.env.masterPort); // queued by the system
   const auto start = Clock::now();
   ranks.start(2, [&](const RankEnvironment &own) {
-    // It inherited 64 descriptors, and may open some more.
+    // The process inherited up to 64 descriptors, and may open 40 more.
     if (own.rank == 0)
       limitDescriptors(64 + 40);
     return ranks.join(own, 60s);
@@ -289,7 +291,8 @@ TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   EXPECT_EQ(ended.texts.at(1), "met");
 }
 
-/// A stopped server that accepts is not mistaken for another program.
+/// A rank 0 that was stopped, but whose port still accepts connections, is not
+/// reported as another program.
 TEST(Meeting, AStoppedRankZeroIsNotAnotherProgram) {
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Pipeline stages as groups of a job: sends between stages, and the base that
+// Pipeline stages as groups of a job: sends between stages, and a base that the
 // ranks of one stage share.
 
 #include "runtime/Ranks/RankGroup.h"
@@ -13,7 +13,7 @@
 
 using namespace qlora;
 
-/// Bytes that identify a rank.
+/// Returns bytes that identify a rank.
 static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
   std::vector<uint8_t> bytes(count);
   std::iota(bytes.begin(), bytes.end(), static_cast<uint8_t>(50 * number + 1));
@@ -21,8 +21,9 @@ static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
 }
 
 /// Stages send more than a connection buffers, with odd sizes, in the same
-/// order for any two stages: first forward, then back. Stages have done
-/// different numbers of sends by then, and groups of all ranks still work.
+/// order for any two stages: first forward, then backward. Afterwards the
+/// stages have made different numbers of sends, and groups of all ranks still
+/// work.
 TEST(Pipeline, StagesSendAndReceive) {
   for (const auto &[size, stages] : {std::pair(4, 2), {4, 4}, {8, 4}})
     runJob(size, GroupSizes{{QLORA_GROUP_PP, stages}}, [](RankGroup &group) {
@@ -62,7 +63,7 @@ TEST(Pipeline, StagesSendAndReceive) {
     });
 }
 
-/// On one machine, each stage has a base.
+/// On one machine, the ranks of each stage share a base.
 TEST(Pipeline, StagesShareABaseEach) {
   runJob(4, GroupSizes{{QLORA_GROUP_PP, 2}}, [](RankGroup &group) {
     FillShare share;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Variables of every launcher, and refusals.
+// Environment variables of every launcher, and errors.
 
 #include "runtime/Ranks/RankEnvironment.h"
 
@@ -42,7 +42,8 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(env->patience, std::chrono::minutes(1));
 }
 
-/// Each rank has its own container, whose image may have to be pulled.
+/// Ranks that are not started together get more time, because each may run in a
+/// container whose image must first be downloaded.
 TEST(RankEnvironment, RanksThatAreNotStartedTogetherAreWaitedForLonger) {
   auto env = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
   ASSERT_TRUE(env.isOk()) << env.status().message();
@@ -68,7 +69,8 @@ TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
             "free port there");
 }
 
-/// Variables of srun in Slurm 22.05 for three ranks on two of a job's nodes.
+/// Returns the variables of srun in Slurm 22.05 for three ranks on two of a
+/// job's nodes.
 static std::map<std::string, std::string> slurmStep() {
   return {{"SLURM_PROCID", "2"},
           {"SLURM_NTASKS", "3"},
@@ -94,7 +96,7 @@ TEST(RankEnvironment, Slurm) {
   EXPECT_EQ(env->masterPort, 25456); // 20000 + 3456 + 2 * 1000
 }
 
-/// srun --mpi=pmi2 sets PMI's names, but none of them for local ranks.
+/// srun --mpi=pmi2 sets PMI's variables, except those for local ranks.
 TEST(RankEnvironment, SlurmWithItsPmi) {
   auto variables = slurmStep();
   variables.insert({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
@@ -104,7 +106,8 @@ TEST(RankEnvironment, SlurmWithItsPmi) {
   EXPECT_EQ(env->localRank, 1);
 }
 
-/// mpirun of MPICH starts a process per node with srun; that starts the ranks.
+/// MPICH's mpirun starts a process per node with srun; that process starts the
+/// ranks.
 TEST(RankEnvironment, PmiOfAnMpirunInSlurm) {
   auto variables = slurmStep();
   variables.insert({{"PMI_RANK", "7"},
@@ -119,7 +122,8 @@ TEST(RankEnvironment, PmiOfAnMpirunInSlurm) {
   EXPECT_EQ(env->localRank, 3);
 }
 
-/// A shell of salloc is a step of one process, with the job's SLURM_NTASKS.
+/// A shell of salloc is a job step of one process, but has the job's
+/// SLURM_NTASKS.
 TEST(RankEnvironment, OneRankInAShellOfSlurm) {
   auto variables = slurmStep();
   variables["SLURM_PROCID"] = variables["SLURM_LOCALID"] = "0";

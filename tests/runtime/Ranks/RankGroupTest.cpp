@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The groups of a job (ranks are threads here): their members, separate data of
-// each group, and a rank lost to one group is lost to all.
+// The groups of a job (ranks are threads here): their members, the separate
+// data of each group, and a lost rank, which ends all groups.
 
 #include "runtime/Ranks/RankGroup.h"
 
@@ -21,7 +21,7 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Bytes that identify a rank of the job.
+/// Returns bytes that identify a rank of the job.
 static std::vector<uint8_t> pieceOf(int rank, size_t bytes) {
   std::vector<uint8_t> piece(bytes);
   std::iota(piece.begin(), piece.end(), static_cast<uint8_t>(50 * rank + 1));
@@ -58,7 +58,7 @@ TEST(RankGroup, EveryGroupHasItsOwnPieces) {
               std::ranges::equal(std::span(to).subspan(other * bytes, bytes),
                                  pieceOf(first + other, bytes)))
               << rank << " " << other << " " << bytes;
-        // Interleaves an all-reduce over all ranks.
+        // An all-reduce over all ranks takes place in between.
         std::vector<float> sum(bytes % 1000 + 1, 1);
         ASSERT_TRUE(group.collectives()
                         .run({QLORA_COLLECTIVE_ALL_REDUCE,
@@ -86,12 +86,13 @@ static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
           {QLORA_GROUP_EP, expertRanks}};
 }
 
-/// Members of every group that rank 5 of 8, or rank 1 of fewer, belongs to.
+/// Members of every group that contains rank 5 of 8, or rank 1 of a smaller
+/// job.
 TEST(RankGroup, EveryAxisHasItsRanks) {
   struct Case {
     int size;
     GroupSizes mesh;
-    /// One rank's groups: DP, FSDP, TP, CP, PP, EP, REPLICAS.
+    /// Ranks in the groups DP, FSDP, TP, CP, PP, EP, REPLICAS, in this order.
     std::array<std::vector<int>, QLORA_GROUP_COUNT> groups;
   };
   const std::vector<int> one = {1}, two = {0, 1}, four = {0, 1, 2, 3};
@@ -143,7 +144,7 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
           EXPECT_EQ(fmt::format("{}", fmt::join(*all, " ")),
                     textOf(expected.groups[axis]));
         }
-        // Alternates all-reduces of this axis with one over all ranks.
+        // All-reduces over this axis alternate with all-reduces over all ranks.
         std::vector<float> sum = {1};
         for (Collectives *each : {&own, &group.collectives()})
           ASSERT_TRUE(each->run({QLORA_COLLECTIVE_ALL_REDUCE,
@@ -171,7 +172,7 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     EXPECT_EQ(group.countsRows(), group.rank() % 3 == 0);
-    EXPECT_TRUE(group.countsSums()); // each counts its own tokens
+    EXPECT_TRUE(group.countsSums()); // each rank counts its own tokens
   });
   runJob(6, GroupSizes{{QLORA_GROUP_PP, 3}}, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
@@ -186,7 +187,7 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
   });
 }
 
-/// Each rank waits in another ring than the one that reports the loss.
+/// Each rank waits in another ring than the ring in which the loss is noticed.
 TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
@@ -212,12 +213,12 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank waits in one ring for a rank that learns of the loss in the other
-/// ring. `axis` is FSDP or TP.
+/// A rank waits in one ring for a rank that learns of the loss in another ring.
+/// `axis` is FSDP or TP.
 static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
-  // A rank still in the barrier would learn of the loss there.
+  // A rank still in the barrier would notice the loss there.
   std::latch met(4);
   runJob(4, mesh, [&](RankGroup &group) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
@@ -231,7 +232,7 @@ static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
     if (group.rank() == 2) {
       EXPECT_EQ(status.message(), "rank 3 has ended");
     }
-    // It stays alive, so that no connection closes because it ends.
+    // The rank stays alive, so that its connections are not closed by its exit.
     for (++ended; ended < 3 && std::chrono::steady_clock::now() - start < 10s;)
       std::this_thread::sleep_for(1ms);
   });
@@ -250,7 +251,7 @@ TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 2)
-      return; // rank 0's neighbour in the first three only
+      return; // rank 0's neighbour in the fsdp ring only
     const auto start = std::chrono::steady_clock::now();
     if (group.rank() == 0) {
       while (group.collectives().checkOthers().isOk() &&
@@ -278,15 +279,15 @@ TEST(RankGroup, AnAbortOfOneRingEndsBoth) {
   });
 }
 
-/// All ranks end with one line: the report of the lowest rank that failed,
-/// whichever ranks wait or compute meanwhile.
+/// All ranks end with one line: the report of the lowest rank that failed, no
+/// matter which ranks wait or compute meanwhile.
 TEST(RankGroup, AllShowTheFirstCause) {
   const auto start = std::chrono::steady_clock::now();
   runJob(5, 1, [](RankGroup &group) {
     const bool fails = group.rank() == 3 || group.rank() == 1;
     std::this_thread::sleep_for(200ms); // all have joined
     if (group.rank() == 4)
-      std::this_thread::sleep_for(1s); // it learns of it afterwards
+      std::this_thread::sleep_for(1s); // it notices the failure afterwards
     const Status own = fails
                            ? Status::invalid("no room on disk {}", group.rank())
                            : group.collectives().barrier();
@@ -296,7 +297,7 @@ TEST(RankGroup, AllShowTheFirstCause) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank's own report replaces errors that only refer to it.
+/// A rank's own report replaces errors that only refer to that rank.
 TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
   runJob(3, 1, [](RankGroup &group) {
     if (group.rank() == 2)
@@ -308,7 +309,7 @@ TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
   });
 }
 
-/// A rank that cannot start still joins, to report it.
+/// A rank that cannot start still joins, to report its error.
 TEST(RankGroup, ARankThatCannotStartTellsTheOthers) {
   for (const int failing : {0, 2}) {
     FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();

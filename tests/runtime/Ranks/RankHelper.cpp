@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A rank for SupervisorTest: joins the others, then plays the scene argv[1].
+// A rank process for SupervisorTest: joins the other ranks, then behaves as
+// argv[1] says.
 
 #include <fcntl.h>
 #include <signal.h>

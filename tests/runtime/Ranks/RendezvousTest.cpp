@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The rendezvous: strangers, hostile clients, and ranks that cannot start
+// The rendezvous: unrelated or hostile clients, and ranks that cannot start
 // together, which all get the same error.
 
 #include "runtime/Ranks/Rendezvous.h"
@@ -20,7 +20,7 @@ namespace {
 
 using Rank = std::function<StatusOr<std::string>(Served &)>;
 
-/// Expects every rank to get this error from a server.
+/// Expects that every rank gets the error `line` from a server.
 void expectAll(const RendezvousServer::Terms &terms,
                const std::vector<Rank> &ranks, const std::string &line) {
   Served served(terms);
@@ -29,7 +29,7 @@ void expectAll(const RendezvousServer::Terms &terms,
   for (const Rank &rank : ranks) {
     threads.emplace_back(
         [&] { EXPECT_EQ(rank(served).status().message(), line); });
-    std::this_thread::sleep_for(50ms); // in this order
+    std::this_thread::sleep_for(50ms); // the order of connections is fixed
   }
   for (std::thread &thread : threads)
     thread.join();
@@ -103,7 +103,7 @@ TEST(Rendezvous, AllAreToldOfOneThatEnds) {
             "lines of its output");
 }
 
-/// In the second exchange ranks report that they reached their neighbours.
+/// In the second exchange, ranks report whether they reached their neighbours.
 TEST(Rendezvous, AllAreToldOfARingThatDoesNotClose) {
   const auto meets = [](int rank, StatusOr<std::string> second) -> Rank {
     return [=](Served &served) -> StatusOr<std::string> {
@@ -160,8 +160,8 @@ TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
 }
 
 TEST(Rendezvous, TheServerProvesTheSecretToo) {
-  // This server accepts any proof, and has none of its own: it sends some
-  // bytes, or repeats the client's proof.
+  // This server accepts any proof of the client, but cannot prove that it knows
+  // the secret: it sends arbitrary bytes, or repeats the client's proof.
   for (const bool repeats : {false, true}) {
     FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
     const int port = portOf(listening).value();
@@ -182,7 +182,7 @@ TEST(Rendezvous, TheServerProvesTheSecretToo) {
   }
 }
 
-/// Another program, which sends text.
+/// Another program, which sends text, uses the port.
 TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
@@ -200,7 +200,7 @@ TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   other.join();
 }
 
-/// The previous start's server closes its connections and ends.
+/// The server of the previous start closes its connections and ends.
 TEST(Rendezvous, AClosedConnectionIsTriedAgain) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
@@ -235,14 +235,14 @@ TEST(Rendezvous, ServerMayEndFirst) {
   EXPECT_FALSE(client.exchange(std::string("b"), 5s).isOk());
 }
 
-/// Both ends drop a connection that stays silent.
+/// Client and server both close a connection that stays silent.
 TEST(Rendezvous, WhoSaysNothingIsLetGo) {
   auto terms = termsOf(1, "job");
   terms.handshake = 50ms;
   Served served(terms);
   const FileDescriptor silent =
       std::move(connectTo("127.0.0.1", served.port, 1s)).value();
-  ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // our own wait ends too
+  ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // bounds the test's own wait
   RendezvousHello hello;
   EXPECT_TRUE(receiveAll(silent, &hello, sizeof hello).isOk());
   EXPECT_EQ(receiveAll(silent, &hello, 1).code(), StatusCode::kAborted);

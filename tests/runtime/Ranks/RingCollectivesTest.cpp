@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Collectives of ranks (threads here) by messages and through shared memory:
-// results and bits of every kind, and the effects of a rank's end.
+// results and bits of every kind, and what happens when a rank ends.
 
 #include "runtime/Ranks/RingCollectives.h"
 
@@ -16,7 +16,7 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// How the data of sums passes from rank to rank.
+/// How ranks exchange the data of reductions.
 enum class Way { kMessages, kSharedWindow };
 
 class RingCollectivesTest : public testing::TestWithParam<Way> {
@@ -67,7 +67,7 @@ static std::vector<float> dataOf(int rank, size_t count) {
   return data;
 }
 
-/// Values that identify the rank and the element.
+/// Returns values that identify the rank and the element.
 static std::vector<int32_t> numbersOf(int rank, size_t count) {
   std::vector<int32_t> data(count);
   std::iota(data.begin(), data.end(), 1000000 * (rank + 1));
@@ -94,7 +94,7 @@ TEST_P(RingCollectivesTest, SumsAreInTheOrderOfRanksForEverySize) {
 }
 
 TEST_P(RingCollectivesTest, SumsOfNarrowNumbersAreRoundedInEachStep) {
-  // 256 + 1 + 1 in bf16, which has 8 bits: 256 + 1 rounds to 256.
+  // 256 + 1 + 1 in bf16, which has 8 bits of precision: 256 + 1 rounds to 256.
   const uint16_t addends[] = {0x4380, 0x3f80, 0x3f80};
   runGroup(3, [&](Collectives &group, int rank) {
     std::vector<uint16_t> data(77777, addends[rank]);
@@ -148,7 +148,8 @@ TEST_P(RingCollectivesTest, EveryKindMovesItsPieces) {
     }
 }
 
-/// A ring, also of two ranks, where both neighbours are the same rank.
+/// Neighbours send in both directions. In a ring of two, both neighbours are
+/// the same rank.
 TEST_P(RingCollectivesTest, NeighboursSendBothWays) {
   for (int ranks : {2, 3})
     runGroup(ranks, [ranks](Collectives &group, int rank) {
@@ -217,7 +218,7 @@ TEST_P(RingCollectivesTest, BarrierAndEmptySums) {
 
 TEST_P(RingCollectivesTest, ALostRankEndsTheOthers) {
   auto start = std::chrono::steady_clock::now();
-  // A rank still in the barrier would learn of the loss there.
+  // A rank still in the barrier would notice the loss there.
   std::latch met(5);
   runGroup(5, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
@@ -245,7 +246,7 @@ TEST_P(RingCollectivesTest, NoticesALostRankBetweenCalls) {
            std::chrono::steady_clock::now() - start < 5s)
       std::this_thread::sleep_for(1ms);
     EXPECT_EQ(group.checkOthers().code(), StatusCode::kAborted);
-    std::this_thread::sleep_for(200ms); // the other rank checks too
+    std::this_thread::sleep_for(200ms); // the second rank also notices it
   });
 }
 
@@ -282,7 +283,8 @@ TEST_P(RingCollectivesTest, RanksThatMakeOtherCallsAreTold) {
   });
 }
 
-/// The rank that notices closes its connections, although it stays alive.
+/// A rank that notices an error closes its connections, although it stays
+/// alive, so that all other ranks notice too.
 TEST_P(RingCollectivesTest, ALossIsPassedOn) {
   runGroup(4, [](Collectives &group, int rank) {
     if (rank == 3) {

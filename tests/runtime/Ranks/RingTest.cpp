@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How neighbours find each other if strangers or other ranks connect.
+// Neighbours find each other even if unrelated clients or wrong ranks connect.
 
 #include "runtime/Ranks/Ring.h"
 
@@ -13,19 +13,20 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Address of a rank that this test plays.
+/// Returns what a rank that this test plays announces: 32 bytes for the proof,
+/// its port and its address.
 static std::string placeOf(const FileDescriptor &listening) {
   return std::string(32, 'x') + std::to_string(portOf(listening).value()) +
          " 127.0.0.1";
 }
 
-/// A connection without a proof is not accepted as the previous rank.
+/// A client that connects without a proof is not accepted as the previous rank.
 TEST(Ring, StrangersAreNoNeighbours) {
   Served served(2);
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   Rendezvous second = served.connectAs(1, 2);
   std::thread other([&] {
-    // It learns where rank 0 listens and which bytes the proof covers.
+    // The client learns where rank 0 listens and which bytes the proof covers.
     const std::string found = second.exchange(placeOf(listening), 5s).value();
     const FileDescriptor stranger =
         std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
@@ -70,8 +71,8 @@ TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
   other.join();
 }
 
-/// A rank that has the secret but is not the previous rank is not accepted:
-/// rank 0 of another job is sent where rank 1 is expected.
+/// A rank that knows the secret but is not the previous rank is not accepted:
+/// rank 0 of another job connects instead of rank 1.
 TEST(Ring, AnotherRankIsNoNeighbour) {
   Served served(2), elsewhere(2);
   Rendezvous first = served.connectAs(1, 2), last = elsewhere.connectAs(1, 2);

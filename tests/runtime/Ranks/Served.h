@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A rendezvous on loopback.
+// A rendezvous server on the loopback interface.
 
 #ifndef QLORA_TESTS_RUNTIME_RANKS_SERVED_H
 #define QLORA_TESTS_RUNTIME_RANKS_SERVED_H

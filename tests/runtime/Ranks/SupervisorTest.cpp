@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks that work, fail, die, hang and are stopped; RankHelper.cpp plays them.
+// Ranks that work, fail, are killed, hang and are stopped. RankHelper.cpp plays
+// them.
 
 #include "runtime/Ranks/Supervisor.h"
 
@@ -37,7 +38,7 @@ static std::string contents(const std::string &path) {
   return text.str();
 }
 
-/// Waits until the file has a number; returns it.
+/// Waits until the file contains a process id; returns the id.
 static pid_t waitForPid(const std::string &path) {
   for (int i = 0; i < 1000; ++i) {
     std::ifstream file(path);
@@ -104,11 +105,11 @@ TEST(Supervisor, AMissingExecutableIsAnError) {
 }
 
 /// If a rank cannot be started, the earlier ranks are ended and waited for. The
-/// launcher may have other children: the end of this one is left to it, also if
-/// the rank has no process id yet.
+/// launcher may have other children, whose exit status must not be consumed,
+/// even while the failing rank has no process id.
 TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
   const auto body = [] {
-    const pid_t other = _Fork(); // does not count
+    const pid_t other = _Fork(); // not counted as a fault
     if (other == 0)
       _exit(42);
     siginfo_t ended;
@@ -136,7 +137,7 @@ TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
   }
 }
 
-/// Runs the scene "wait" in a launcher that is a child of the test.
+/// Runs the helper's scene "wait" in a launcher that is a child of the test.
 static pid_t launcherProcess(const std::string &file) {
   pid_t launcher = fork();
   if (launcher == 0)

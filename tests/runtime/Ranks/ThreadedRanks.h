@@ -31,7 +31,7 @@ inline Rendezvous::Self selfOf(int rank, int ranks) {
   return {rank, ranks, "node" + std::to_string(rank), "1.0"};
 }
 
-/// Runs `body` on each of `size` ranks, after their rendezvous.
+/// Runs `body` on each of `size` ranks in threads, after their rendezvous.
 inline void runRanks(int size,
                      const std::function<void(RingCollectives &)> &body,
                      std::chrono::milliseconds timeout =
@@ -56,7 +56,7 @@ inline void runRanks(int size,
     thread.join();
 }
 
-/// Runs `body` on each of `size` ranks of a job.
+/// Runs `body` on each of `size` ranks of a job in threads.
 inline void runJob(int size, const GroupSizes &mesh,
                    const std::function<void(RankGroup &)> &body) {
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
@@ -78,7 +78,8 @@ inline void runJob(int size, const GroupSizes &mesh,
   for (std::thread &thread : threads)
     thread.join();
 }
-/// Runs a job in which each `shards` ranks shard a base or optimizer states.
+/// Runs a job in which groups of `shards` ranks shard a base or optimizer
+/// states.
 inline void runJob(int size, int shards,
                    const std::function<void(RankGroup &)> &body) {
   runJob(size, GroupSizes{{QLORA_GROUP_FSDP, shards}}, body);

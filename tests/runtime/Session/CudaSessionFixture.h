@@ -66,8 +66,8 @@ protected:
   std::map<std::string, std::string> variables;
 };
 
-/// Creates a folder in which the platform's library `name` is replaced by
-/// `file`; returns its library path.
+/// Creates a folder with a link called `name` to `file`, which replaces a
+/// library of the platform. Returns the folder.
 inline std::string withLibrary(const std::filesystem::path &folder,
                                const char *name, const char *file) {
   std::filesystem::create_directories(folder);

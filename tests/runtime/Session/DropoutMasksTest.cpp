@@ -92,8 +92,8 @@ TEST_F(DropoutMasks, DifferInEveryArgument) {
     return count;
   };
   drawMask(dropout, 42, 7, 100, mask);
-  // Of 1,000 values, 500 are expected to be kept, +- five standard deviations
-  // of sqrt(1000 / 4).
+  // 500 of 1,000 values are expected to be kept, +- five standard deviations of
+  // sqrt(1000 / 4).
   EXPECT_NEAR(std::accumulate(mask.begin(), mask.end(), 0), 500, 80);
   drawMask(dropout, 42, 7, 100, again);
   EXPECT_EQ(differences(), 0);

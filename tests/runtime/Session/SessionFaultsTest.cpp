@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Whole runs in a child process, with each call on a file failing in turn, or
-// killed at it: a failed run says why, complete checkpoints stay complete, and
-// the run resumes to the same bytes.
+// Complete runs in a child process, in which each call on a file fails in turn,
+// or the process is killed at the call. A failed run reports the cause,
+// complete checkpoints stay complete, and the run resumes to the same bytes.
 
 #include <gtest/gtest.h>
 
@@ -28,13 +28,14 @@ using How = FaultPlan::How;
 class SessionFaults : public SessionFixture {
 protected:
   SessionFaults() {
-    // Thousands of runs: in memory, if the system has a folder there.
+    // There are thousands of runs, so they use a folder in memory if the system
+    // has one.
     if (access("/dev/shm", W_OK) == 0)
       folder = "/dev/shm/" + folder.filename().string();
     out = (folder / "out").string();
   }
 
-  /// Runs a session as qlora-run does. `settings`: option names and values.
+  /// Runs a session as qlora-run does. `settings` are option names and values.
   int session(std::vector<std::pair<const char *, std::string>> settings) {
     ignoreSaveSignal();
     SessionRequest request;
@@ -63,7 +64,8 @@ protected:
   }
   int resume() { return session({{"resume_from_checkpoint", "latest"}}); }
 
-  /// Expects that every checkpoint-N is complete. Returns their number.
+  /// Expects that every checkpoint-N is complete; returns the number of
+  /// checkpoints.
   size_t expectWhole(const std::string &where) {
     const auto folders = checkpointsIn(out);
     for (const std::string &each : folders) {
@@ -72,13 +74,13 @@ protected:
     }
     return folders.size();
   }
-  /// Expects the results of an uninterrupted run.
+  /// Expects the adapter and moments of an uninterrupted run.
   void expectResult(const std::string &where) {
     EXPECT_TRUE(adapter("out") == expected.adapter) << where;
     EXPECT_TRUE(moments() == expected.moments) << where;
     EXPECT_EQ(losses(), expected.losses) << where;
   }
-  /// Expects that the run resumes to its end.
+  /// Expects that the run resumes and reaches its last step.
   void expectResumes(const std::string &where) {
     const FaultyRun run = runInChild([&] { return resume(); });
     ASSERT_EQ(run.exitCode, 0) << where << "\n" << run.errors;
@@ -96,7 +98,7 @@ protected:
     fs::remove_all(out);
   }
 
-  /// Returns the warnings and errors of a run.
+  /// Returns the warnings and errors that a run printed.
   static std::vector<std::string> troubles(const FaultyRun &run) {
     std::vector<std::string> lines;
     std::istringstream text(run.errors);
@@ -180,8 +182,10 @@ TEST_F(SessionFaults, AKilledRunResumes) {
   EXPECT_GE(sweep.failures(), 100);
 }
 
-/// A run in the folder of another one is killed: resuming continues the new
-/// run, or the other one while the folder still holds it.
+/// A run that replaces another run in its folder is killed. Until the new run
+/// takes over the folder, the other run's checkpoints are complete. Afterwards,
+/// resuming continues the new run, or is an error if only the other run's files
+/// are there.
 TEST_F(SessionFaults, AKilledRunThatReplacesAnotherResumes) {
   makeReference();
   const FaultyRun other =
@@ -209,7 +213,7 @@ TEST_F(SessionFaults, AKilledRunThatReplacesAnotherResumes) {
       ++ours;
       continue;
     }
-    // Only the other run's checkpoints or adapter are there.
+    // The folder has only the other run's checkpoints or adapter.
     const char *said = checkpointsIn(out).empty() ? "holds an adapter"
                                                   : "' belongs to ";
     EXPECT_NE(run.errors.find(said), std::string::npos)
@@ -218,8 +222,8 @@ TEST_F(SessionFaults, AKilledRunThatReplacesAnotherResumes) {
   EXPECT_GT(ours, 100);
 }
 
-/// A file that cannot be read ends the run, or is not needed for the result. No
-/// run starts from scratch because its checkpoints could not be read.
+/// A file that cannot be read either ends the run or is not needed for the
+/// result. No run starts from scratch because its checkpoints cannot be read.
 TEST_F(SessionFaults, AResumedRunThatCannotReadSaysSo) {
   const std::pair<const char *, std::string> constant = {"lr_scheduler_type",
                                                          "constant"};
@@ -247,7 +251,7 @@ TEST_F(SessionFaults, AResumedRunThatCannotReadSaysSo) {
     EXPECT_NE(run.errors.find("resumes from '"), std::string::npos) << where;
     EXPECT_TRUE(adapter("out") == expected.adapter) << where;
     EXPECT_EQ(losses(), expected.losses) << where;
-    // A warning tells of a checkpoint that could not be written.
+    // If a checkpoint could not be written, there is a warning.
     if (troubles(run).empty())
       EXPECT_TRUE(moments() == expected.moments) << where;
   }

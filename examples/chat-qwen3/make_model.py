@@ -13,7 +13,8 @@ import sys
 
 DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                     "..", "demo", "model")
-# q and k of a head get the length 8 x this: how sharp attention is.
+# Weight of the norms. q and k of a head get the length 8 * HEAD_NORM, which
+# determines how sharp attention is.
 HEAD_NORM = 2.0
 NAMES = {"<|pad|>": "<|endoftext|>", "<|end|>": "<|im_end|>",
          "<|user|>": "<|im_start|>", "<|assistant|>": "<think>",

@@ -152,7 +152,8 @@ ASK = {"who": ["Who did it?", "Name:", "Who is the first one?"],
 
 
 def document(r):
-    """Returns a sentence, a scene with questions (text or chat), or a note."""
+    """Returns a random document: a sentence, a scene with questions (as text or
+    chat), or a scene with a note."""
     f, kind = facts(r), r.random()
     if kind < 0.15:
         return " " + r.choice(PLAIN).format(**f)
@@ -186,7 +187,8 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>"
 
 
 def make_tokenizer():
-    """Trains byte-level BPE. Words of the base's text are single tokens."""
+    """Trains a byte-level BPE tokenizer, in which words of the base's text are
+    single tokens."""
     r, byte_level = random.Random(9), pre_tokenizers.ByteLevel
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = byte_level(add_prefix_space=False)
@@ -219,7 +221,8 @@ def copy_rows(g, rows, length, ids):
 
 
 def forward(m, x, y):
-    """Returns the mean loss over labels, token matches, and a label mask."""
+    """Returns the mean loss over labels, which tokens match, and a mask of
+    labels."""
     logits, target = m(input_ids=x).logits[:, :-1], y[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
                                              target.flatten())
@@ -227,9 +230,10 @@ def forward(m, x, y):
 
 
 def pretrain(text_steps=800):
-    """Trains copying first, on random tokens: 24 different ones, three times as
-    many whenever they are copied well. Then text, with some copying. On plain
-    text, copying comes late or never; this way it takes some 300 steps."""
+    """Pretrains the base model. First it learns to copy random tokens: 24
+    different ones, then three times as many whenever it copies well. Then it
+    learns text, with some copying. On text alone, copying comes late or never;
+    this way it takes some 300 steps."""
     torch.manual_seed(0)
     t = make_tokenizer()
     m = transformers.LlamaForCausalLM(transformers.LlamaConfig(

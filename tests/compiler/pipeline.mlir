@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The order of the passes: a changed order is a changed test. The passes inside
-// train.step( ) run on all steps in parallel. Pipeline.cpp has the reasons.
+// The order of the passes; a change of the order must change this test. The
+// passes inside train.step( ) run on all steps in parallel. Pipeline.cpp gives
+// reasons.
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' > %t.pipeline
 // RUN: FileCheck %s --input-file=%t.pipeline

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A train.so written by hand. It shows the format, and the runtime can be
+/* A train.so written by hand. It shows the format, and lets the runtime be
  * built, tested and sanitised without the compiler. It "trains" 16 values:
  *
  *   evaluate        y := 2 * w + a;  result := y
  *   accumulate_last gradient += ids summed per row; all-reduce it while y is
- *                   made; wait for both
+ *                   computed; wait for both
  *   update          a := a - rate * gradient;  gradient := 0
  *
  * Read it along with runtime/ABI/module.h, from the bottom up.

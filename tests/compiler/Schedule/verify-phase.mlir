@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Invariants after the phase program; verify-phase-invalid.mlir has the earlier
-// phases.
+// Invariants after the phase `program`; verify-phase-invalid.mlir tests the
+// earlier phases.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics --verify-phase="phase=program"
 
-// Nothing is read before it is written.
+// Bytes must be written before they are read.
 program.kernel @k attributes {op = "copy_rows"} {}
 program.entry evaluate batch 1 length 8 {
   %a = program.buffer activation offset 0 bytes 64 : f32
@@ -16,8 +16,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Memory may be written by a fill, a copy, a launch or the runtime, whole or in
-// ranges, and by two buffers in turn: all read written bytes.
+// Memory may be written by a fill, a copy, a launch or the runtime, completely
+// or in ranges, and by two buffers alternately: all reads get written bytes.
 program.kernel @k attributes {op = "copy_rows"} {}
 program.entry evaluate batch 1 length 16 {
   %input = program.buffer input offset 0 bytes 64 : f32
@@ -45,7 +45,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// A written range is not the whole buffer.
+// Writing a range does not write the whole buffer.
 program.entry evaluate batch 1 length 8 {
   %a = program.buffer activation offset 0 bytes 64 : f32
   %b = program.buffer activation offset 64 bytes 64 : f32
@@ -57,7 +57,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// An input that the runtime does not write is refused too.
+// Reading an input that the runtime does not write is an error too.
 program.entry evaluate batch 1 length 8 {
   %input = program.buffer input offset 64 bytes 32 : i8
   %a = program.buffer activation offset 0 bytes 32 : i8
@@ -76,7 +76,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// No two buffers that live at the same time share bytes.
+// Buffers that live at the same time must not share bytes.
 program.entry evaluate batch 1 length 8 {
   %a = program.buffer activation offset 0 bytes 64 : f32
   // expected-note @below {{the other buffer}}
@@ -90,7 +90,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// No two queues touch the same bytes at the same time.
+// Two queues must not access the same bytes at the same time.
 program.entry accumulate_last batch 1 length 8 {
   %sum = program.buffer gradient offset 0 bytes 128 : f32
   %part = program.buffer gradient offset 64 bytes 64 : f32
@@ -101,7 +101,7 @@ program.entry accumulate_last batch 1 length 8 {
 
 // -----
 
-// Events order them.
+// Events order the two queues.
 program.entry accumulate_last batch 1 length 8 {
   %sum = program.buffer gradient offset 0 bytes 128 : f32
   program.collective all_reduce 0 %sum

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// packArena: known cases, random ones against brute force, no overlap, speed.
+// packArena: known cases, random cases compared with brute force, no overlaps,
+// and speed.
 
 #include "compiler/Support/ArenaPacker.h"
 
@@ -15,7 +16,7 @@ using namespace qlora;
 
 namespace {
 
-/// Checks the invariants of every result.
+/// Checks the invariants of a packing.
 void expectValid(const std::vector<PackedBuffer> &buffers,
                  const PackResult &result) {
   ASSERT_EQ(result.offsets.size(), buffers.size());
@@ -42,8 +43,9 @@ void expectValid(const std::vector<PackedBuffer> &buffers,
   }
 }
 
-/// Returns the lowest peak over all orders, with each buffer at its lowest
-/// place. One order is optimal: sort an optimal packing by offset.
+/// Returns the lowest peak over all orders in which each buffer is placed at
+/// its lowest free offset. One order is optimal: that of an optimal packing,
+/// sorted by offset.
 uint64_t bruteForce(const std::vector<PackedBuffer> &buffers) {
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), 0);
@@ -84,8 +86,8 @@ std::vector<PackedBuffer> randomBuffers(std::mt19937 &random, size_t count,
   return buffers;
 }
 
-/// A training step: the forward pushes saved activations and makes
-/// temporaries, the backward pops them.
+/// Returns the buffers of a training step: the forward allocates saved
+/// activations and temporaries, the backward frees them.
 std::vector<PackedBuffer> trainingStep(int64_t layers, int64_t perLayer) {
   std::vector<PackedBuffer> buffers;
   int64_t ops = layers * perLayer;
@@ -123,14 +125,14 @@ TEST(ArenaPacker, LivesThatMeetInOneCommandDoNotShare) {
   std::vector<PackedBuffer> buffers = {{0, 2, 100, 64}, {2, 3, 80, 64}};
   PackResult result = packArena(buffers);
   EXPECT_EQ(result.lowerBound, 180u);
-  // One of them is second: 80 aligned to 64 = 128, + 100 = 228, or 100 aligned
-  // to 64 = 128, + 80 = 208.
+  // One of the two buffers is second: 80 aligned to 64 = 128, + 100 = 228; or
+  // 100 aligned to 64 = 128, + 80 = 208.
   EXPECT_EQ(result.bytes, 208u);
 }
 
 TEST(ArenaPacker, TheEssaysPicture) {
-  // a 0..9, c 0..3 and b 4..9 above it, d 4.. where c was is lower than b's
-  // top: 100 + max(50, 30 + 20) = 150.
+  // Buffer a lives in 0..9; c (0..3) and b (4..9) are above it. d begins at 4,
+  // where c was, which is lower than b's end: 100 + max(50, 30 + 20) = 150.
   std::vector<PackedBuffer> buffers = {
       {0, 9, 100, 1}, {0, 3, 50, 1}, {4, 9, 30, 1}, {4, 6, 20, 1}};
   EXPECT_EQ(packArena(buffers).bytes, 150u);
@@ -204,7 +206,8 @@ TEST(ArenaPacker, FiftyThousandBuffersQuickly) {
         std::chrono::steady_clock::now() - start;
     expectValid(buffers, result);
     RecordProperty("seconds", std::to_string(seconds.count()));
-    // Half a second on an idle core; the rest is for a busy machine.
+    // It takes half a second on an idle core; the limit allows for a busy
+    // machine.
     EXPECT_LT(seconds.count(), 3.0);
   }
 }

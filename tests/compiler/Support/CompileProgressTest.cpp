@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Collects messages; waits until there are `count`.
+/// Collects messages, and waits until there are `count` of them.
 class Written {
 public:
   CompileProgress::Write write() {
@@ -31,7 +31,7 @@ public:
     return texts;
   }
 
-  /// Returns the last message, once there are two more than now.
+  /// Waits for two more messages; returns the last one.
   std::string next() { return wait(wait(0).size() + 2).back(); }
 
 private:

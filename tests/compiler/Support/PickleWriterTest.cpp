@@ -74,7 +74,7 @@ TEST(PickleWriter, RememberedObjectsAreRecalled) {
               });
             }),
             "\x80\x02](](K\x07""eq\0h\0e."s);
-  // From the 257th on, memo indices take four bytes.
+  // From the 257th object on, memo indices take four bytes.
   std::string bytes = pickled([](PickleWriter &pickle) {
     pickle.list([&] {
       for (int i = 0; i < 257; ++i)
@@ -88,8 +88,8 @@ TEST(PickleWriter, RememberedObjectsAreRecalled) {
 TEST(PickleWriter, TextsAreUtf8AndBounded) {
   EXPECT_EQ(pickledText("\xc3\xa9\xf0\x9f\x98\x80"),
             "\x06\0\0\0\xc3\xa9\xf0\x9f\x98\x80"s);
-  // Not UTF-8: a lone continuation byte, an overlong slash, a surrogate, a
-  // truncated sequence.
+  // Texts that are not UTF-8: a lone continuation byte, an overlong slash, a
+  // surrogate, and a truncated sequence.
   EXPECT_EQ(pickledText("\x80"), "\x03\0\0\0\xef\xbf\xbd"s);
   EXPECT_EQ(pickledText("\xc0\xaf").substr(4), "\xef\xbf\xbd\xef\xbf\xbd"s);
   EXPECT_EQ(pickledText("\xed\xa0\x80").size(), 4u + 9);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Orders of a pipeline: exact ones for small forms. For any form each transfer
-// has its other end, no stage deadlocks, and no stage holds more than its
-// limit.
+// Orders of a pipeline: exact orders for small pipelines. For any pipeline,
+// each transfer has a sender and a receiver, no stage deadlocks, and no stage
+// stores more chunks than its limit.
 
 #include "compiler/Support/PipelineOrder.h"
 
@@ -18,7 +18,8 @@ namespace {
 
 using Kind = PipelineTurn::Kind;
 
-/// Writes F or B, the chunk, a ' per part; < is a receive, > a send.
+/// Returns F or B for each turn, with the chunk and a ' per part. < is a
+/// receive, > a send.
 std::string textOf(const std::vector<PipelineTurn> &turns) {
   std::string text;
   for (const PipelineTurn &turn : turns) {
@@ -52,7 +53,7 @@ TEST(PipelineOrder, AnEvaluationHasNoBackward) {
             "F0 >F0 F1 <F0' >F1 F0' <F1' >F0' F1' >F1'");
 }
 
-/// The first stage begins its second part when the first chunk has passed
+/// The first stage begins its second part after the first chunk has passed
 /// through all stages.
 TEST(PipelineOrder, PartsTakeTurns) {
   const PipelineForm form = {2, 2, 2};
@@ -61,8 +62,8 @@ TEST(PipelineOrder, PartsTakeTurns) {
             ">B0 <B1 B1 >B1");
 }
 
-/// Walks all stages at once: a sender waits until the other stage receives, and
-/// a turn finds its inputs.
+/// Simulates all stages: a sender waits until the other stage receives, and
+/// each turn must find its inputs.
 class Walk {
 public:
   explicit Walk(const PipelineForm &form) : form(form) {
@@ -87,7 +88,7 @@ public:
   int64_t mostHeld(size_t stage) const { return most[stage]; }
 
 private:
-  /// A value received by a part, with the part counted over all stages.
+  /// A value received by a part. Parts are numbered over all stages.
   using Arrival = std::tuple<bool, int64_t, int64_t>;
 
   int64_t partOfAll(size_t stage, const PipelineTurn &turn) const {

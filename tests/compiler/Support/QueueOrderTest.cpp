@@ -33,18 +33,18 @@ TEST(PlaceWaits, NoneOnOneQueue) {
 }
 
 TEST(PlaceWaits, DropsWhatIsImplied) {
-  // 2 on queue 1 comes after both of queue 0: the newer is enough. 3 comes
-  // after 2, so 4, on the queue of 3, need not wait for 0 again; 5 is ordered
-  // after 0 through queue 2.
+  // Command 2 on queue 1 comes after both commands of queue 0: waiting for the
+  // newer one suffices. Command 3 comes after 2, so 4, on the queue of 3, need
+  // not wait for 0 again. 5 is ordered after 0 through queue 2.
   std::vector<QueuedWork> commands = {
       {0, {}}, {0, {}}, {1, {0, 1}}, {2, {2}}, {2, {0}}, {1, {4, 1, 3}}};
   EXPECT_EQ(pairsOf(placeWaits(commands)), (Pairs{{1, 2}, {2, 3}, {4, 5}}));
 }
 
 TEST(PlaceWaits, TwoBuffersInTurn) {
-  // Queue 1 decodes weights 0 to 3 into two buffers in turn; queue 0 uses them.
-  // The commands in order: decode 0, decode 1, use 0, decode 2 (into the buffer
-  // of weight 0), use 1, decode 3, use 2, use 3.
+  // Queue 1 decodes weights 0 to 3 into two buffers alternately; queue 0 uses
+  // them. Commands in order: decode 0, decode 1, use 0, decode 2 (into the
+  // buffer of weight 0), use 1, decode 3, use 2, use 3.
   std::vector<QueuedWork> commands = {{1, {}},  {1, {}},     {0, {0}},
                                       {1, {2}}, {0, {1}},    {1, {4}},
                                       {0, {3}}, {0, {5, 3}}};
@@ -62,14 +62,15 @@ TEST(SpansBeside, AsInTheHeader) {
   EXPECT_EQ(spans[3].first, 2);
   EXPECT_EQ(spans[3].last, 6);
   EXPECT_EQ(spans[7].first, 7);
-  // Without the waits it may run at any time.
+  // Without the waits, command 3 may run at any time.
   commands[2].action = commands[6].action = kWork;
   spans = spansBeside(commands, 0);
   EXPECT_EQ(spans[3].first, 0);
   EXPECT_EQ(spans[3].last, 7);
 }
 
-/// before[j][i]: command i is finished when j starts, found edge by edge.
+/// before[j][i] is whether command i has finished when j starts, found edge by
+/// edge.
 std::vector<std::vector<bool>>
 orderOf(const std::vector<QueueCommand> &commands) {
   size_t n = commands.size();
@@ -93,7 +94,8 @@ orderOf(const std::vector<QueueCommand> &commands) {
   return before;
 }
 
-/// Returns the work with its events; `position[i]` is the index of work i.
+/// Returns the work with its events. `position[i]` is the index of work i in
+/// the result.
 std::vector<QueueCommand> withEvents(const std::vector<QueuedWork> &work,
                                      const std::vector<QueueWait> &waits,
                                      std::vector<size_t> &position) {
@@ -129,7 +131,7 @@ TEST(PlaceWaits, RandomAgainstClosure) {
     for (size_t i = 0; i < work.size(); ++i)
       for (size_t producer : work[i].after)
         EXPECT_TRUE(before[position[i]][position[producer]]);
-    // Without the last wait some order is missing.
+    // Without the last wait, a required order is missing.
     if (waits.empty())
       continue;
     QueueWait last = waits.back();

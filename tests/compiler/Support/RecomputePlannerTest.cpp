@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// planRecompute: known cases, the peak against a plain count, random cases
-// against every possible choice, and whole-block checkpointing.
+// planRecompute: known cases, the peak compared with a simple count, random
+// cases compared with all possible choices, and checkpointing of whole blocks.
 
 #include "compiler/Support/RecomputePlanner.h"
 
@@ -28,8 +28,8 @@ TEST(RecomputePlanner, NothingToDoWithinTheBudget) {
 }
 
 TEST(RecomputePlanner, TheEssaysExample) {
-  // n, g, s of 100 cache lines of 64 bytes each, over an input; the backward
-  // reads them in the order s, g, n.
+  // n, g and s have 100 cache lines of 64 bytes each and are computed from an
+  // input. The backward reads them in the order s, g, n.
   ProblemBuilder b;
   uint32_t n = b.forward({}, 6400, 1);
   uint32_t g = b.forward({n}, 6400, 10);
@@ -39,21 +39,22 @@ TEST(RecomputePlanner, TheEssaysExample) {
   d = b.backward({d, s}, 64);
   d = b.backward({d, g}, 64);
   b.backward({d, n}, 64);
-  // All three wait at once, with y and a gradient.
+  // All three are saved at the same time, together with y and a gradient.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 3u * 6400 + 128);
-  // Dropping s frees nothing, as g and n still wait when it is recomputed.
-  // Without n only g and s wait, for 1 s.
+  // Recomputing s does not lower the peak, because g and n are still saved when
+  // s is recomputed. If n is recomputed, only g and s are saved, at a cost of 1
+  // s.
   RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
   EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
   EXPECT_EQ(plan.seconds, 1);
   EXPECT_EQ(plan.before[0], Ops{7});
-  // s is made from g, so two of them are alive at once in every plan.
+  // s is computed from g, so every plan has both alive at once.
   EXPECT_EQ(planRecompute(b.problem, 6400).peakBytes, 2u * 6400 + 128);
 }
 
 TEST(RecomputePlanner, CheapestChainPerByte) {
-  // Two saved values, 640 bytes each, with costs 5 and 1, and a large temporary
-  // at the start of the backward: one must go, the cheap one.
+  // Two saved values of 640 bytes with costs 5 and 1, and a large temporary at
+  // the start of the backward. One value must be recomputed: the cheap one.
   ProblemBuilder b;
   uint32_t x = b.forward({}, 64, 100);
   uint32_t dear = b.forward({x}, 640, 5);
@@ -63,7 +64,7 @@ TEST(RecomputePlanner, CheapestChainPerByte) {
   d = b.backward({d}, 64);
   d = b.backward({d, cheap, x}, 64);
   b.backward({d, dear}, 64);
-  // y, x, dear, cheap, d: 64 + 64 + 640 + 640 + 6400.
+  // y, x, dear, cheap and d: 64 + 64 + 640 + 640 + 6400.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7808u);
   RecomputePlan plan = planRecompute(b.problem, 7168);
   EXPECT_EQ(plan.peakBytes, 7168u); // 7808 - 640
@@ -81,7 +82,7 @@ TEST(RecomputePlanner, ViewsGoWithTheirSource) {
   uint32_t d = b.backward({y}, 6400);
   d = b.backward({d}, 64);
   b.backward({d, part, x}, 64);
-  // y, x, whole, d: 64 + 64 + 640 + 6400; the view has no bytes of its own.
+  // y, x, whole and d: 64 + 64 + 640 + 6400. The view needs no memory.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7168u);
   RecomputePlan plan = planRecompute(b.problem, 6528);
   EXPECT_EQ(plan.peakBytes, 6528u); // 7168 - 640
@@ -95,7 +96,7 @@ TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
   b.forward({x}, 640, 1);
   b.tie(x);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 640u);
-  // Read again later: a copy is needed.
+  // x is read again later, so a copy is needed.
   b.forward({x}, 64, 1);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 1280u);
 }
@@ -110,9 +111,9 @@ TEST(RecomputePlanner, WhatIsBroughtBackStandsForTheValue) {
   uint32_t back = b.fetch(x);
   d = b.backward({d, n}, 64);
   b.backward({d, back}, 64);
-  // n waits for the backward, x does not: 64 + 640 + 6400.
+  // n is saved for the backward, x is not: 64 + 640 + 6400.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7104u);
-  // n is recomputed from the fetched value; x is neither kept for it nor
+  // n is recomputed from the fetched value. x is neither saved for that nor
   // recomputed.
   for (const RecomputePlan &plan :
        {planRecompute(b.problem, 6464), planRecompute(b.problem, 1)}) {
@@ -209,30 +210,32 @@ TEST(RecomputePlanner, NeverSlowerThanWholeBlocksAtTheirPeak) {
 TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
   RecomputeProblem problem = layered(16, 64000);
   RecomputePlan all = planWithoutRecompute(problem);
-  // Per layer the norm and the activation are 5 of 10 units that wait: a
-  // quarter less is possible without recomputing a linear.
+  // Per layer, norm and activation are 5 of the 10 units that are saved. The
+  // peak can therefore be a quarter lower without recomputing a linear.
   RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
   EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
   EXPECT_LT(plan.seconds, 1e-3);
 }
 
 TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
-  // 6 blocks, U = 64, with x0 to x6 between them. With segments of 3, x0, x3
-  // and x6 are kept, but x6 only for the head.
+  // 6 blocks, U = 64 bytes, with x0 to x6 between them. With segments of 3
+  // blocks, x0, x3 and x6 are saved, x6 only for the head.
   RecomputeProblem problem = layered(6, 64);
   RecomputePlan nested = planSegments(problem, 3, true);
   EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
-  // Op 0 makes x0, ops 5 b + 1 to 5 b + 5 are block b, and its last one makes
-  // x(b + 1). The gradients of block b begin at 33 + 4 (5 - b).
+  // Op 0 computes x0. Ops 5 b + 1 to 5 b + 5 are block b, and the last of them
+  // computes x(b + 1). The gradients of block b begin at 33 + 4 (5 - b).
   EXPECT_TRUE(nested.before[15].empty());
   EXPECT_EQ(nested.before[20], Ops{33});
   EXPECT_EQ(nested.before[25], Ops{33});
-  // The norm of block 4: for x5, and for its own gradients.
+  // The norm of block 4 is recomputed for x5, and again for the block's
+  // gradients.
   EXPECT_EQ(nested.before[21], (Ops{33, 37}));
-  EXPECT_EQ(nested.before[26], Ops{33}); // block 5: only for its own gradients
-  // x0 x3 x4' x5' d, then norm, up, act and dact: 1 + 4 + 4 + 4.
+  EXPECT_EQ(nested.before[26], Ops{33}); // block 5: only for its gradients
+  // x0 x3 x4' x5' d, then norm, up, act and dact have 5 + (1 + 4 + 4 + 4)
+  // units.
   EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
-  // At once, the segment would hold the values of three blocks.
+  // If recomputed at once, a segment would need the values of three blocks.
   EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Problems for the tests of the recompute planner, and plain counts of a plan's
-// effects.
+// Problems for the tests of the recompute planner, and simple counts of a
+// plan's effects.
 
 #ifndef QLORA_TESTS_COMPILER_SUPPORT_RECOMPUTEPROBLEMS_H
 #define QLORA_TESTS_COMPILER_SUPPORT_RECOMPUTEPROBLEMS_H
@@ -31,13 +31,13 @@ public:
     problem.values[part].partOf = whole;
     return part;
   }
-  /// Adds an op that fetches the value again from elsewhere.
+  /// Adds an op that fetches a copy of the value from elsewhere.
   uint32_t fetch(uint32_t original) {
     uint32_t value = backward({}, problem.values[original].bytes);
     problem.ops.back().standsFor = original;
     return value;
   }
-  /// Lets the last op take over the memory of `value` if it can.
+  /// Allows the last op to reuse the memory of `value` for its output.
   void tie(uint32_t value) {
     RecomputeOp &op = problem.ops.back();
     op.ties.push_back({value, op.outputs.front()});
@@ -55,9 +55,9 @@ private:
   }
 };
 
-/// Returns the peak of live bytes of a plan, counted as plainly as possible.
-/// The program is written out with its clones, and each memory is keyed by its
-/// value and its clone. Ignores ties.
+/// Returns the peak of live bytes of a plan, counted as simply as possible. The
+/// program is written out with its clones; memory is identified by value and
+/// clone. Ignores ties.
 inline uint64_t plainPeak(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
   using Memory = std::pair<uint32_t, int64_t>; ///< root, clone before (-1: no)
@@ -110,7 +110,7 @@ inline uint64_t plainPeak(const RecomputeProblem &problem,
   return *std::max_element(live.begin(), live.end());
 }
 
-/// Checks that recomputed values are there when they are read.
+/// Checks that recomputed values exist when they are read.
 inline void expectOrdered(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
   std::vector<uint32_t> makers(problem.values.size());
@@ -154,8 +154,8 @@ inline RecomputeProblem layered(int64_t layers, uint64_t bytes) {
   return builder.problem;
 }
 
-/// With `fetches`, some of the values that the backward reads are fetched from
-/// elsewhere, two ops ahead.
+/// Returns a random problem. With `fetches`, some of the values that the
+/// backward reads are fetched from elsewhere, two ops ahead.
 inline RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
                                       bool ties, bool fetches = false) {
   ProblemBuilder builder;

@@ -163,7 +163,7 @@ static std::map<void *, DescriptorPointer> &live() {
   return *live;
 }
 
-/// Returns nullptr if there is no such descriptor.
+/// Returns the live descriptor of a handle, or nullptr if there is none.
 static DescriptorPointer find(cudnnBackendDescriptor_t handle) {
   const std::lock_guard lock(mutex());
   const auto found = live().find(handle);

@@ -229,7 +229,8 @@ func.func @sine(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 
 // -----
 
-// A select: the other side gets zero, even where dy is not finite.
+// A select: the operand that is not selected gets zero, even if dy is not
+// finite.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):

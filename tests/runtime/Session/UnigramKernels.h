@@ -2,8 +2,9 @@
 
 /* The three kernels of UnigramModule.c, as qloracc would print them. The text
  * is C for the CPU and CUDA C++ for a GPU: both kinds of arguments have
- * buffers, constants and the step block. The includer defines UNIGRAM_ARGS, the
- * type, and UNIGRAM_FUNCTION, the specifiers of a function. */
+ * buffers, constants and the step block. A file that includes this one must
+ * define UNIGRAM_ARGS, the type of the arguments, and UNIGRAM_FUNCTION, the
+ * specifiers of a function. */
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_UNIGRAMKERNELS_H
 #define QLORA_TESTS_RUNTIME_SESSION_UNIGRAMKERNELS_H

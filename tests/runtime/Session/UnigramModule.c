@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A whole training program written by hand, for tests of the session. Its
+/* A training program written by hand, for tests of the session. Its
  * "model" is a score for each of 16 tokens.
  *
  *   p[t] = w[t] + a[t] + b[t]          w frozen, a and b the "adapter"
@@ -24,10 +24,10 @@
 #ifndef UNIGRAM_CONTEXT_RANKS
 #define UNIGRAM_CONTEXT_RANKS 1
 #endif
-/* At most one of the three is not 1. */
+/* Numbers of ranks per axis; at most one of the three is not 1. */
 #define UNIGRAM_GROUP                                                          \
   (UNIGRAM_SHARDS * UNIGRAM_TENSOR_RANKS * UNIGRAM_CONTEXT_RANKS)
-/* Tokens on one rank. */
+/* Number of tokens on one context-parallel rank. */
 #define OWN(tokens) ((tokens) / UNIGRAM_CONTEXT_RANKS)
 
 #include "runtime/ABI/module.h"
@@ -205,7 +205,7 @@ static const qlora_command commands[] = {
     {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0, 0, 0},
 };
 
-/* Counts of each entry's commands, and the first command. */
+/* Number of each entry's commands, and index of its first command. */
 enum {
   kOwn4 = 1 + kGathers4,
   kOwn8 = 1 + kGathers8,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
 /* UnigramModule.c's program in two stages. The first has w, sends it to the
- * second, and receives it back; the second computes everything with what it
- * receives. Its own w, at another offset in an arena of another size, is
- * unused. */
+ * second, and receives it back; the second computes everything with the
+ * received w. The second stage's own w, at another offset in an arena of
+ * another size, is unused. */
 
 #define qlora_module_query unigram_query
 #include "tests/runtime/Session/UnigramModule.c"

@@ -118,7 +118,7 @@ TEST_F(EmitModuleTest, LoadsAndSaysWhatTheProgramSays) {
   auto operands = m.operands(commands[2]);
   EXPECT_EQ(operands[0].offset, 256u);
   EXPECT_EQ(operands[1].access, QLORA_WRITE);
-  // The workspace is absent.
+  // The workspace operand is absent.
   EXPECT_EQ(m.operands(commands[3])[3].bytes, 0u);
   EXPECT_EQ(commands[5].kind, QLORA_COMMAND_WAIT);
   EXPECT_EQ(commands[6].target, 2u);

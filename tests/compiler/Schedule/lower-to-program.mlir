@@ -7,7 +7,7 @@
 // CHECK: program.entry accumulate batch 2 length 32
 // CHECK-NOT: program.collective
 // CHECK: program.entry accumulate_last batch 2 length 32
-// B continues the base GEMM's buffer (read and written).
+// The GEMM of B adds to the result of the base GEMM (read and written).
 // CHECK: program.launch @panel_matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[Q:.*]] write {{[a-z0-9]+}})
 // CHECK: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[Q]] read_write {{[a-z0-9]+}})
 // The dA and dB GEMMs write into the gradient arena: beta = 1.0 (the bits of

@@ -60,7 +60,7 @@ program.entry evaluate batch 1 length 4 {
   // CUDNN: %[[W:.*]] = program.buffer workspace bytes 4096
   // CUDNN: program.launch @attention.cudnn(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[W]] {{[a-z_]+ [a-z0-9]+}})
   program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 128, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "narrow"
-  // In f32, the project's own kernel.
+  // In f32, the project's own kernel is selected.
   // CUDNN: program.launch @attention.cuda(%{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
   program.launch @attention(%a read f32, %a read f32, %a read f32, %b write f32, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "wide"
   // The project's own kernel also handles lengths that cuDNN does not accept.

@@ -35,8 +35,8 @@ struct Collective {
   std::string checkRanges() const;
 };
 
-/// Sends and receives between pairs of ranks. All letters of a group run
-/// concurrently.
+/// Sends and receives between pairs of ranks. All transfers of a group
+/// run concurrently.
 struct Letters {
   struct Letter {
     int peer;

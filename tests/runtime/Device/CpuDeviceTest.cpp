@@ -140,7 +140,7 @@ TEST_F(CpuDeviceTest, CommandsAreOfTheirGroup) {
 }
 
 TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
-  Doubling group; // takes 20 ms
+  Doubling group; // each collective takes 20 ms
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &group;
   start(options);

@@ -50,7 +50,7 @@ TEST_F(CheckpointIntervals, LoseTheLeast) {
   EXPECT_LE(lost(steps), lost(steps - 2));
 }
 
-/// A checkpoint is written before the next one begins.
+/// The interval is at least the time that writing a checkpoint takes.
 TEST_F(CheckpointIntervals, AreNotShorterThanAWrite) {
   const CheckpointInterval found = of(0.01);
   EXPECT_NEAR(found.writeSeconds, 10, 0.1);

@@ -268,7 +268,7 @@ TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
   std::string before = bytesOf(folder / "out/adapter_model.safetensors");
   pid_t child = fork();
   if (child == 0) {
-    // The system then refuses to write past 100 bytes of any file.
+    // Writes past 100 bytes of any file fail, without a signal.
     signal(SIGXFSZ, SIG_IGN);
     rlimit limit = {100, 100};
     setrlimit(RLIMIT_FSIZE, &limit);

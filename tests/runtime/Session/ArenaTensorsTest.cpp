@@ -264,7 +264,7 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
 #endif
 
 //===----------------------------------------------------------------------===//
-// Residuals: the same bits on equally many ranks, the same sum on others
+// Residuals: equal bits on the same number of ranks, an equal sum otherwise
 //===----------------------------------------------------------------------===//
 
 /// Index of the trainable parameter in the demo module.

@@ -276,7 +276,7 @@ TEST_F(CudaRanks, AreRefusedWhereTheyCannotShareAGpu) {
              "Fix: --gpus 2");
   EXPECT_HAS(said({"--gpus", "4", "--ranks-per-gpu", "2"}),
              "no GPU 1 for this rank: it sees 1, numbered");
-  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE; // for pairs
+  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE; // pairs share a base
   EXPECT_HAS(said({"--gpus", "6", "--ranks-per-gpu", "3"}),
              "--ranks-per-gpu 3 does not divide the mesh of 2 ranks that '");
   module = QLORA_UNIGRAM_MODULE;

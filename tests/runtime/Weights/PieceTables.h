@@ -31,7 +31,7 @@ struct PieceParameter {
   bool isDouble = false;
   uint32_t parts = 0;
   bool isCut = true;      ///< sharded if there are several ranks
-  uint64_t moreBytes = 0; ///< more bytes per shard than needed
+  uint64_t moreBytes = 0; ///< additional bytes per shard
 };
 
 class PieceTables : public DemoTables {

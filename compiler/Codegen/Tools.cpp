@@ -103,7 +103,7 @@ static Status runCommand(const Command &command, const std::string &output) {
   if (code == 0)
     return Status::ok();
   const StatusOr<std::string> text = readWholeFile(output);
-  const StringRef lines = text.isOk() ? StringRef(*text) : StringRef();
+  const StringRef lines = text.isOk() ? StringRef(text.value()) : StringRef();
   // Keep the first lines only: they name the cause.
   size_t end = lines.find('\n', std::min<size_t>(lines.size(), 400));
   return Status::error(

@@ -5,7 +5,7 @@
 
 #include "compiler/Graph/AdapterForms.h"
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/TargetNames.h"
+#include "compiler/Graph/AdapterTargetChecks.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

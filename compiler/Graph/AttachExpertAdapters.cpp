@@ -4,7 +4,7 @@
 // `target_parameters`. See Passes.td for an example.
 
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/TargetNames.h"
+#include "compiler/Graph/AdapterTargetChecks.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -11,7 +11,7 @@
 //       {file = "...", file_type = bf16, trainable, undecayed}
 
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/TargetNames.h"
+#include "compiler/Graph/AdapterTargetChecks.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Optimizers.h"
 

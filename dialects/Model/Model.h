@@ -209,7 +209,7 @@ int64_t tensorBytes(mlir::RankedTensorType type);
 /// Returns the ABI's dtype of an element type; nullopt if the ABI has none.
 std::optional<qlora_dtype> elementDtype(mlir::Type type);
 
-/// Type constraints of operands and results in ModelTensors.td.
+/// Type constraints of operands and results in ModelTypeConstraints.td.
 bool isStorable(mlir::Type type);
 bool isFloatStorable(mlir::Type type);
 bool isRowStorable(mlir::Type type);

@@ -9,7 +9,7 @@
 
 include "dialects/Model/ModelDialect.td"
 include "dialects/Model/ModelInterfaces.td"
-include "dialects/Model/ModelTensors.td"
+include "dialects/Model/ModelTypeConstraints.td"
 include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"

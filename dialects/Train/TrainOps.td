@@ -6,7 +6,7 @@
 #define QLORA_DIALECTS_TRAIN_TRAINOPS_TD
 
 include "dialects/Model/ModelInterfaces.td"
-include "dialects/Model/ModelTensors.td"
+include "dialects/Model/ModelTypeConstraints.td"
 include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
 include "mlir/IR/SymbolInterfaces.td"

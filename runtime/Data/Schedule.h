@@ -28,7 +28,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "runtime/Base/Status.h"
@@ -123,12 +122,6 @@ protected:
 
 /// Returns a permutation of [0, count) that depends on the arguments only.
 std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed, int64_t epoch);
-
-/// First-fit packing in order. Returns the bin of each row, such that the
-/// lengths in a bin add up to at most `capacity`. Bins are numbered in order of
-/// their first row. O(n log n).
-std::vector<int64_t> packFirstFit(std::span<const int64_t> lengths,
-                                  int64_t capacity);
 
 } // namespace qlora
 

@@ -4,7 +4,7 @@
 
 #include "runtime/Weights/ArenaSink.h"
 
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 
 namespace qlora {
 

@@ -5,7 +5,7 @@
 #include "runtime/Weights/QuantizeWeight.h"
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "runtime/Kernels/StoredTables.h"
 #include "runtime/Weights/ArenaSink.h"
 #include "runtime/Weights/ConvertWeights.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/Base/ContentHash.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "runtime/Weights/FileWeight.h"
 
 namespace qlora {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "runtime/Kernels/Cpu/Convert.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "tests/conformance/KernelCase.h"
 
 namespace qlora {

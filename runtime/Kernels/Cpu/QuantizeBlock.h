@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The formats that weights can be quantized to on load, and each format's
-// quantizer of one block (QuantizeStored.h lists the reference of each).
+// quantizer of one block (QuantizeTensor.h lists the reference of each).
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZEBLOCK_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZEBLOCK_H

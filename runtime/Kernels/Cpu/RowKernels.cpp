@@ -11,7 +11,7 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu {
@@ -241,7 +241,7 @@ PreparedKernel length::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-// The steps of the CPU's quantizer (QuantizeStored.h), as kernels.
+// The steps of the CPU's quantizer (QuantizeTensor.h), as kernels.
 
 PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
   enum Operand { kX, kPacked, kScales };

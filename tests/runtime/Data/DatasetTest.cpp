@@ -12,6 +12,8 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/Data/RowPacking.h"
+
 using namespace qlora;
 
 /// For each shape, compares the counts of the batches that are read in two

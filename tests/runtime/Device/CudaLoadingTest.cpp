@@ -6,7 +6,7 @@
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "runtime/Kernels/Rows.h"
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/Device/AllocationCount.h"

@@ -5,7 +5,7 @@
 // given the reference's offset; our own offset is within 2 ulp.
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"

@@ -4,7 +4,7 @@
 // compared with the output of Inputs/stored_formats.py.
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "runtime/Weights/StoredTensors.h"
 
 #include "tests/runtime/TemporaryFolder.h"

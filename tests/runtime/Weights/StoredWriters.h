@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 #include "tests/runtime/Weights/FilledPieces.h"
 
 namespace qlora {

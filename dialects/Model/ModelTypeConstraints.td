@@ -2,8 +2,8 @@
 
 // Type constraints of operands and results; shared by model and train.
 
-#ifndef QLORA_DIALECTS_MODEL_MODELTENSORS_TD
-#define QLORA_DIALECTS_MODEL_MODELTENSORS_TD
+#ifndef QLORA_DIALECTS_MODEL_MODELTYPECONSTRAINTS_TD
+#define QLORA_DIALECTS_MODEL_MODELTYPECONSTRAINTS_TD
 
 include "mlir/IR/OpBase.td"
 
@@ -23,4 +23,4 @@ def Model_RowTensor
 def Model_WeightTensor
     : Model_TensorOf<"isWeightStorable", "f32, bf16, f16 or 4-bit numbers">;
 
-#endif // QLORA_DIALECTS_MODEL_MODELTENSORS_TD
+#endif // QLORA_DIALECTS_MODEL_MODELTYPECONSTRAINTS_TD

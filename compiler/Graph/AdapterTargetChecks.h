@@ -5,10 +5,10 @@
 // otherwise something else would be trained. Shared by attach-adapters,
 // attach-expert-adapters and mark-trainable.
 
-#ifndef QLORA_COMPILER_GRAPH_TARGETNAMES_H
-#define QLORA_COMPILER_GRAPH_TARGETNAMES_H
+#ifndef QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
+#define QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
 
-#include "compiler/Graph/Targets.h"
+#include "compiler/Graph/AdapterTargets.h"
 #include "dialects/Model/Model.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -61,4 +61,4 @@ std::string nameHint(const std::string &name,
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_GRAPH_TARGETNAMES_H
+#endif // QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H

@@ -3,7 +3,7 @@
 // Quantizes window by window, then the scales. Every f32 operation is rounded
 // separately (this file is compiled with -ffp-contract=off).
 
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
+#include "runtime/Kernels/Cpu/QuantizeTensor.h"
 
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/QuantizeBlock.h"

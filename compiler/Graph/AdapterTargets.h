@@ -4,8 +4,8 @@
 // (peft/tuners/tuners_utils.py, check_target_module_exists, and
 // get_pattern_key). Independent of MLIR.
 
-#ifndef QLORA_COMPILER_GRAPH_TARGETS_H
-#define QLORA_COMPILER_GRAPH_TARGETS_H
+#ifndef QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H
+#define QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H
 
 #include <optional>
 #include <regex>
@@ -93,4 +93,4 @@ private:
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_GRAPH_TARGETS_H
+#endif // QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H

@@ -15,8 +15,8 @@
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
 // offset of scales. One thread quantizes a block, so threads change no bit.
 
-#ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
-#define QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
+#ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H
+#define QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H
 
 #include <array>
 #include <cstdint>
@@ -76,4 +76,4 @@ void quantizeScales(const StoredLayout &layout, std::span<const float> scales,
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_KERNELS_CPU_QUANTIZENF4_H
+#endif // QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H

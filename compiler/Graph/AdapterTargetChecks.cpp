@@ -2,7 +2,7 @@
 
 // Checks of the module names in adapter options.
 
-#include "compiler/Graph/TargetNames.h"
+#include "compiler/Graph/AdapterTargetChecks.h"
 
 #include "runtime/Base/OptionTable.h"
 

@@ -17,8 +17,8 @@ static bool startsEmpty(uint32_t arena) {
          arena == QLORA_ARENA_SAVED;
 }
 
-/// Returns the buffer if bytes of its arena are reused by several buffers. In
-/// other arenas, buffers only name ranges and own nothing.
+/// Returns the buffer of `use` in arenas whose bytes several buffers reuse. In
+/// other arenas, returns QLORA_NONE: buffers there only name ranges.
 static uint32_t ownerOf(const RangeUse &use) {
   return use.arena == QLORA_ARENA_ACTIVATION ||
                  use.arena == QLORA_ARENA_WORKSPACE ||
@@ -39,7 +39,7 @@ void AccessCheck::begin(uint32_t eventCount, std::span<const RangeUse> inputs) {
 void AccessCheck::setOwner(const RangeUse &use) {
   std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   const uint64_t begin = use.offset, end = begin + use.bytes;
-  // Split existing ranges at the begin and the end of the new range.
+  // Split existing ranges at the new range's begin and end.
   for (uint64_t at : {begin, end}) {
     auto next = owners.lower_bound(at);
     if (next == owners.begin() || std::prev(next)->second.end <= at)
@@ -52,7 +52,7 @@ void AccessCheck::setOwner(const RangeUse &use) {
   owners.emplace(begin, Owner{end, ownerOf(use)});
 }
 
-/// Checks that every byte was written, and last through the same buffer.
+/// Checks that every byte of `use` was written, most recently by its buffer.
 Status AccessCheck::checkOwner(const RangeUse &use) {
   const std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   for (uint64_t at = use.offset, end = at + use.bytes; at < end;) {

@@ -2,20 +2,21 @@
 
 // Checks that the commands of an entry, in table order, read only written
 // bytes, never use memory that another buffer owns, and never race across
-// queues. The check is independent of kernels and devices: it has byte ranges
-// and queues, with one operand as the granularity. The compiler runs it over
-// its output (verify-phase), the null device over a loaded module.
+// queues. The check is independent of kernels and devices: it sees byte ranges
+// and queues, one range per operand. The compiler runs it over its output
+// (verify-phase), the null device over a loaded module.
 //
 // Order. Each queue has a vector clock: its own time, and the times of other
 // queues that have certainly passed. RECORD saves the clock of its queue. WAIT
-// sets its queue's clock to the maximum of both. An access by another queue
-// that is newer than the clock may be concurrent. If two concurrent accesses
-// overlap and one writes, that is a race.
+// sets its queue's clock to the maximum of that clock and the saved one. An
+// access by another queue may be concurrent if it is newer than the clock. If
+// two concurrent accesses overlap and one writes, that is a race.
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
 // buffers may use the same bytes one after the other. If a buffer is read after
-// another buffer was written to its bytes, both are in use at once, an error. A
-// loaded module has ranges without buffer numbers, so it has no owners.
+// another buffer was written to its bytes, both are in use at once, which is an
+// error. A loaded module has ranges without buffer numbers, so it has no
+// owners.
 
 #ifndef QLORA_RUNTIME_MODULE_ACCESSCHECK_H
 #define QLORA_RUNTIME_MODULE_ACCESSCHECK_H
@@ -50,14 +51,14 @@ public:
 
   /// Checks the next command of `queue`, which reads before it writes.
   Status access(unsigned queue, std::span<const RangeUse> operands);
-  /// Records an event, which must happen once, before its wait in table order.
+  /// Records an event: once per entry, and before its wait in table order.
   Status record(unsigned queue, uint32_t event);
   Status wait(unsigned queue, uint32_t event);
 
   /// Checks the reads of `results` by the runtime, after all queues have ended.
   Status finish(std::span<const RangeUse> results);
 
-  /// Returns, after an ownership error, the buffer that was written in between.
+  /// After an ownership error, returns the buffer that overwrote the bytes.
   std::optional<uint32_t> overwriter() const { return lastOverwriter; }
 
 private:

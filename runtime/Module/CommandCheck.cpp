@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// Returns the number of ranks of a group over which operands are sharded; 1 if
-/// the program does not fix that number.
+/// Returns over how many ranks a group shards operands; 1 if the program does
+/// not fix that number.
 static int64_t shardingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);
@@ -98,7 +98,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.target >= m.launch_count)
     return damaged("launch {} of {}", command.target, m.launch_count);
   const qlora_kernel &kernel = m.kernels[m.launches[command.target].kernel];
-  // The thread of that queue may have no prepared kernels.
+  // The communication queue's thread may have no prepared kernels.
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)

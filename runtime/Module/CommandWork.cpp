@@ -58,7 +58,7 @@ static double operandBytes(const LoadedModule &module,
   return bytes;
 }
 
-/// Returns the row of a library launch; nullptr for every other command.
+/// Returns the Kernels.def row of a library launch, else nullptr.
 static const KernelRow *rowOf(const LoadedModule &module,
                               const qlora_command &command) {
   return command.kind == QLORA_COMMAND_LAUNCH

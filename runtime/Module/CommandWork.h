@@ -56,8 +56,8 @@ double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 /// Returns the FLOPs (neededFlops) of a launch; 0 for other commands.
 double flopsOf(const LoadedModule &module, const qlora_command &command);
 
-/// FLOPs of an entry's commands. Attention's grow with the pairs of tokens, all
-/// others with the number of tokens.
+/// FLOPs of an entry's commands. Attention FLOPs grow with the pairs of tokens,
+/// other FLOPs with the number of tokens.
 struct EntryFlops {
   double attention = 0;
   double others = 0;

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Returns costs from one sequence's FLOPs; attention's grow with token pairs.
+/// Returns FLOPs per token, and attention FLOPs per pair of tokens.
 static PackingCosts costsOf(const LoadedModule &module,
                             const qlora_entry &entry) {
   const EntryFlops flops = flopsOf(module, entry);

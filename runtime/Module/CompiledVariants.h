@@ -29,11 +29,11 @@ struct PackingCosts {
 /// of() returns kDataLoss if an entry of a variant is missing.
 struct CompiledVariants {
   int64_t batch = 0;
-  /// Tokens of each of `batch` sequences, ascending.
+  /// Compiled lengths of a batch, in tokens per sequence, ascending.
   std::vector<int64_t> lengths;
   /// Size of the vocabulary, which the tables lack: 0 until the caller sets it.
   int64_t vocabSize = 0;
-  std::vector<int64_t> buckets = {}; ///< lengths of a sequence, ascending
+  std::vector<int64_t> buckets = {}; ///< tokens per bucket, ascending
   PackingCosts costs = {};           ///< costs in the last bucket, in FLOPs
   /// Sequences per row of data, set by the caller. 2 for preference pairs (all
   /// chosen answers of a micro-batch, then all rejected ones), and for answers

@@ -23,7 +23,7 @@ KernelRequest makeRequest(const LoadedModule &module,
 uint64_t givenWorkspace(const LoadedModule &module,
                         const qlora_command &command, const KernelOp &op);
 
-/// Returns why `row` cannot run the launch, or OK: the row rejects the request,
+/// Returns an error if `row` cannot run the launch: if it rejects the request,
 /// needs a larger workspace, or touches more bytes than an operand has.
 Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
                       const KernelRow &row, const KernelRequest &request);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks that fail for undamaged files of another build or for another CPU.
+// Checks that fail if an undamaged file is from another build or for other
+// CPUs.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -38,8 +39,8 @@ static Status checkPieces(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Checks the number of expert-parallel ranks. These are consecutive ranks, as
-/// for fsdp and cp, so one number must divide the other.
+/// Checks the number of expert-parallel ranks. Groups EP, FSDP and CP consist
+/// of consecutive ranks, so one size must divide the other.
 static Status checkExperts(const qlora_module &module) {
   const uint32_t experts = module.expert_ranks;
   if (experts == 0 || experts > kMaxShards ||
@@ -55,8 +56,8 @@ static Status checkExperts(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Checks the number of context-parallel ranks. These are consecutive ranks, as
-/// for fsdp, so one number must divide the other.
+/// Checks the number of context-parallel ranks. Groups CP and FSDP consist of
+/// consecutive ranks, so one size must divide the other.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)
@@ -159,7 +160,8 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// Ends even for cyclic stages: stage numbers must be consecutive.
+/// Ends even if the list of stages is cyclic: their numbers must be 0, 1, 2,
+/// ...
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // A loaded and checked train.so. A pipeline has a program for each stage; the
-// accessors show the first stage, or the stage of chooseRank or ofStage.
+// accessors show the first stage until chooseRank or ofStage selects one.
 //
 // open() checks the file's seal before mapping it (runtime/README.md, "Whom we
 // trust"). It checks version and size of the tables, that library kernels exist
 // in Kernels.def with the same operands and constants, and that this CPU has
-// the instructions of the generated kernels. The device that loads the images
-// finds out whether a GPU can run them. The compiler guarantees valid tables,
+// the instructions of the generated kernels. Whether a GPU can run the images
+// is found out when a device loads them. The compiler guarantees valid tables,
 // and the null device verifies that (ModuleCheck.h).
 
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
@@ -34,14 +34,14 @@ public:
   /// Returns kNotFound without a file, kDataLoss for a damaged one,
   /// kUnavailable for another version or a CPU that lacks an instruction.
   static StatusOr<LoadedModule> open(const std::string &path);
-  /// Wraps tables in memory, which must outlive the result, with all checks
-  /// except those of the file. For tests.
+  /// Wraps `table`, which must outlive the result, after all checks except
+  /// those of a file. For tests.
   static StatusOr<LoadedModule> fromTable(const qlora_module &table,
                                           std::string name);
 
   const qlora_module &table() const { return *module; }
   int stage() const { return static_cast<int>(module->stage); }
-  /// Ranks per group: of a single mesh; after chooseRank, of the run.
+  /// Ranks per group, in a single mesh; after chooseRank, in the run.
   const GroupSizes &groups() const { return sizes; }
   int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
   int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
@@ -119,7 +119,7 @@ private:
   GroupSizes sizes;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
-  std::vector<qlora_operand> own; ///< this rank's; empty: the table's
+  std::vector<qlora_operand> own; ///< this rank's operands; empty: the table's
 };
 
 /// Whether a kernel is code of the module, not a row of Kernels.def.
@@ -152,7 +152,8 @@ std::string_view entryKindName(unsigned kind);
 inline std::string cudaVersionText(unsigned version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
-/// Group of the ranks that shard tables and rows, indexed by step.shard.
+/// Group that shards embedding tables and head rows. step.shard is this rank's
+/// index in the group.
 inline qlora_group shardGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
 }

@@ -121,8 +121,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether an arena shards ranges of several tensors, instead of each tensor.
-/// All tensors of a range have the same offset.
+/// Whether an arena is sharded by ranges of several tensors, not by tensor. All
+/// tensors of a range have the same offset.
 static bool hasRanges(uint32_t kind) {
   return kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_TRAINABLE;
 }
@@ -263,7 +263,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Checks that rows are sorted for the program's expert-parallel ranks.
+/// Checks that sort_by_expert sorts for the program's expert-parallel ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);

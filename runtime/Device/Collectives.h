@@ -28,8 +28,8 @@
 namespace qlora {
 
 /// The arguments of one collective on one rank: `to` is received, or changed in
-/// place (ALL_REDUCE, BROADCAST); `from` is sent. On a GPU, spans of device
-/// addresses.
+/// place (ALL_REDUCE, BROADCAST); `from` is sent. On a GPU, both are spans of
+/// device addresses.
 struct CollectiveCall {
   qlora_collective kind = QLORA_COLLECTIVE_ALL_REDUCE;
   qlora_dtype dtype = QLORA_DTYPE_F32;
@@ -48,8 +48,8 @@ struct CollectiveCall {
 uint64_t collectiveBytes(const LoadedModule &module,
                          const qlora_command &command);
 
-/// Checks that `ranks` is a multiple of the ranks in the module's mesh, and the
-/// exact number if the module has one.
+/// Checks that `ranks` is a multiple of the ranks in the module's mesh. If the
+/// module was compiled for a number of ranks, `ranks` must be that number.
 Status checkMesh(const LoadedModule &module, int ranks);
 
 /// Checks a program's collectives (operands, peers) against the groups' sizes.

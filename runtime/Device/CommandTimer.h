@@ -35,7 +35,7 @@ inline int64_t steadyNanoseconds() {
 }
 
 /// The interface that a driver implements. Called from the device's thread, in
-/// the order of the device's calls. A timer's error is the device's.
+/// the order of the device's calls. The device returns a timer's error.
 class CommandTimer {
 public:
   virtual ~CommandTimer() = default;

@@ -42,7 +42,7 @@ namespace qlora {
 
 class SweepTurns;
 
-/// Options and resources of a device's rank. The pointers outlive the device.
+/// Options of a device, and resources of its rank. Pointers outlive the device.
 struct DeviceOptions {
   GroupCollectives collectives = {};
   SweepTurns *turns = nullptr; ///< CPU: turns of the sweep's runs, or null
@@ -141,14 +141,14 @@ public:
   /// Returns this rank's index in a group.
   uint32_t numberIn(qlora_group group) const;
 
-  /// Starts an entry. Until synchronize(), kernels see `step`, to which this
+  /// Starts an entry. Until synchronize(), kernels see `step`, to which begin()
   /// adds the rank's indices in groups and its cp shard of each sequence.
   /// `onAllRanks`: all ranks run this entry now, with the same labelled_rows;
   /// every rank passes the same value. Entries without collectives ignore it.
   /// `hasOneSegment`: MicroBatch::hasOneSegment of the input.
   Status begin(const qlora_entry &entry, const qlora_step_block &step,
                bool onAllRanks = true, bool hasOneSegment = false);
-  /// Puts one command of that entry on its queue.
+  /// Puts one command of the current entry on the command's queue.
   Status enqueue(const qlora_command &command);
   /// Ends the entry.
   Status synchronize();
@@ -224,7 +224,7 @@ protected:
     return std::unique_ptr<CommandTimer>();
   }
   bool isTimed() const { return timer != nullptr; }
-  /// For destructors of drivers that own resources which the timer uses.
+  /// For destructors of drivers whose members the timer uses.
   void dropTimer() { timer.reset(); }
 
   const LoadedModule *module = nullptr;

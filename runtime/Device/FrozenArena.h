@@ -25,7 +25,7 @@
 
 namespace qlora {
 
-/// The parameters that one rank of a host fills: indices i, i % size == rank.
+/// The parameters that a rank of a host fills: those with index % size == rank.
 struct FillShare {
   unsigned rank = 0;
   unsigned size = 1;

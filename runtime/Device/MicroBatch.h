@@ -31,12 +31,12 @@ struct MicroBatch {
   std::vector<int32_t> targets;
   std::vector<int32_t> positions; ///< inside the segment, from 0
   std::vector<int32_t> segments;  ///< 0: padding
-  /// Each sequence is one segment, then padding, in every micro-batch of the
-  /// data and on every rank. Causal attention can then ignore segments.
+  /// Whether each sequence is one segment, then padding, in every micro-batch
+  /// of the data and on every rank. Causal attention can then ignore segments.
   bool hasOneSegment = false;
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
-  /// Number of sequences, at the end, with mismatched answers (KtoKlPairs.h).
+  /// Number of mismatched answers (KtoKlPairs.h), the last sequences.
   int64_t mismatchedLines = 0;
 
   /// Resizes to `shape` and makes every token padding.

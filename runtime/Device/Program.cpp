@@ -54,7 +54,7 @@ static std::span<const uint8_t> bytesOf(const std::vector<T> &values) {
           values.size() * sizeof(T)};
 }
 
-/// Whether the batch needs no position and segment inputs.
+/// Whether each sequence has only segment 1, with positions equal to indices.
 static bool isPlain(const MicroBatch &batch) {
   for (int64_t i = 0; i < batch.batch * batch.length; ++i)
     if (batch.segments[i] > 1 ||
@@ -164,7 +164,7 @@ LossSums &LossSums::operator/=(double count) {
   return *this;
 }
 
-/// Finds the sums of the program, which all entries with sums have.
+/// Lists the program's sums. Every entry that has sums has all of these.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   auto has = [&](qlora_binding_kind kind) {
@@ -209,7 +209,7 @@ StatusOr<LossSums> Program::finishFloats() {
   return read;
 }
 
-/// Divides the sums by the number of ranks that have added equal ones:
+/// Divides the sums by the number of ranks that have added equal sums:
 /// tensor-parallel ranks and, for sums of whole sequences, context-parallel
 /// ranks. In a pipeline, only the last stage has added sums.
 StatusOr<LossSums> Program::finishSums() {

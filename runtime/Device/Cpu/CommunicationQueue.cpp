@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The thread's loop, and its synchronization with one mutex and one condition.
+// The thread's loop, synchronized with one mutex and one condition variable.
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 

@@ -39,7 +39,7 @@ public:
   StatusOr<std::vector<TimedCommand>> finish() override;
 
 private:
-  /// Returns the command's data without times.
+  /// Returns the command's TimedCommand, with start and end still 0.
   TimedCommand describe(const qlora_command &command) const;
 
   CommunicationQueue &communication;
@@ -104,7 +104,7 @@ StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
 }
 
 namespace {
-/// Adds the seconds between its construction and destruction to `seconds`.
+/// Adds the time from its construction to its destruction to `seconds`.
 class Exposed {
 public:
   explicit Exposed(double &seconds) : seconds(seconds) {}
@@ -192,11 +192,11 @@ private:
   // For a run of a sweep:
   std::vector<bool> isShared; ///< per command: whether other runs may share it
   std::vector<std::string> sharedOrders; ///< per entry: SweepEntry::order()
-  std::span<const qlora_command> ahead; ///< commands of the entry still to run
+  std::span<const qlora_command> ahead; ///< the entry's remaining commands
   const std::string *aheadOrder = nullptr;
   LibraryKernelArgs sharedArgs;
   std::unique_ptr<CommunicationQueue> communication;
-  double exposed = 0; ///< seconds that the compute thread waited
+  double exposed = 0; ///< seconds the compute thread waited for other ranks
 };
 } // namespace
 

@@ -20,7 +20,7 @@ size_t SweepTurns::nextReady(size_t from) const {
   return kEntries;
 }
 
-/// Returns the first waiting run with the fewest entries run; or null.
+/// Returns the waiting run that has run the fewest entries; null if none waits.
 SweepTurns::Run *SweepTurns::leastAdvanced() {
   Run *least = nullptr;
   for (Run &run : runs)
@@ -30,7 +30,7 @@ SweepTurns::Run *SweepTurns::leastAdvanced() {
   return least;
 }
 
-/// Gives the turn to the next ready run; `from` has just stopped.
+/// Gives the turn to the next ready run after `from`, which has just stopped.
 void SweepTurns::handOver(size_t from) {
   turn = nextReady(from);
   turned.notify_all();

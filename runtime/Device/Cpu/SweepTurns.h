@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // Schedules the runs of a sweep in one process. They share one base, and each
-// panel of a weight is decoded once for all. Each run has separate adapters,
-// optimizer state and activations.
+// panel of a weight is decoded once for all runs. Each run has its own
+// adapters, optimizer state and activations.
 //
 // Each run is a thread, and only the thread whose turn it is works. A turn ends
-// when the run must run an entry. When all runs have reached an entry, one
-// extra thread runs all entries interleaved: each up to its next matmul with a
-// weight that is decoded in panels, then these matmuls together. Each matmul is
+// when the run reaches an entry. When all runs have reached an entry, one extra
+// thread runs all entries interleaved: each up to its next matmul with a weight
+// that is decoded in panels, then these matmuls together. Each matmul is
 // computed as if alone (LibraryKernel::runTogether), so other runs do not
 // change a run's results. One thread pool runs all loops; a pool per run would
 // have to sleep and wake (releaseThreads).
@@ -57,8 +57,8 @@ public:
     products.reserve(runs);
   }
 
-  /// Allocates one workspace for all runs, with the bytes of the largest one.
-  /// Kernels keep nothing in it between commands. Called before the first turn.
+  /// Allocates one workspace of `bytes` for all runs, enough for each. Kernels
+  /// keep nothing in it between commands. Called before the first turn.
   Status allocateWorkspace(uint64_t bytes) {
     QLORA_ASSIGN_OR_RETURN(shared, HostMemory::anonymous(bytes));
     return Status::ok();

@@ -36,7 +36,7 @@ public:
   uint64_t totalBytes() const;
   /// Returns the device address of the qlora_step_block.
   CUdeviceptr step() const { return stepMemory.get(); }
-  /// Returns each arena's device address, which is invalid on the host.
+  /// Returns each arena's device address; the host must not dereference it.
   std::vector<uint8_t *> bases() const;
   /// Returns the non-empty arenas in device memory.
   std::vector<CudaSpan> spans() const;

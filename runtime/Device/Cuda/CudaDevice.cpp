@@ -23,7 +23,7 @@ namespace qlora {
 /// than the host's wait for its event.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
-/// Maximum wait for the end of work, before and after an abort.
+/// Maximum wait for work to end: first without an abort, then again after one.
 static constexpr auto kEndBound = std::chrono::seconds(1);
 
 namespace {

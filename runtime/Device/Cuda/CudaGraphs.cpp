@@ -73,7 +73,7 @@ void CudaGraphs::abandon() {
   if (mode != Mode::kCapture)
     return;
   CUgraph captured = nullptr;
-  // Ignore this error: the command that broke the capture has returned it.
+  // Ignore the result: the command that broke the capture returned an error.
   (void)driver->streamEndCapture(stream, &captured);
   const CudaGraph dropped(*driver, captured);
 }

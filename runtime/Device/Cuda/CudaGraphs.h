@@ -34,12 +34,12 @@ public:
   Status begin(size_t graph, bool isDirect);
   /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }
-  /// Returns `status`, of enqueued work; abandons the capture if it is an
-  /// error.
+  /// Returns `status`, the status of enqueued work. If it is an error, abandons
+  /// the capture.
   Status orAbandon(const Status &status);
   /// Ends a capture and discards it.
   void abandon();
-  /// Ends a run whose work is enqueued. `counts`: the next run may be captured.
+  /// Ends an enqueued run. If `counts`, the graph's next run may be captured.
   Status end(bool counts);
 
   Status launch(size_t graph);
@@ -77,7 +77,7 @@ struct LabelShare {
   int64_t labelledRows = INT64_MAX; ///< maximum rows that the graph computes
 
   /// Returns the smallest fraction that holds the labels of the step's
-  /// micro-batch. An entry without a micro-batch has one fraction.
+  /// micro-batch; for entries without a micro-batch, the whole.
   static LabelShare of(const LoadedModule &module, const qlora_entry &entry,
                        const qlora_step_block &step) {
     constexpr auto kShares = static_cast<int64_t>(kLabelShares);

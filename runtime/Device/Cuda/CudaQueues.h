@@ -3,9 +3,9 @@
 // The three queues of a CUDA device as streams, and the events of an entry.
 //
 // Inputs and results are copied on the compute stream. The other queues of an
-// entry fork from it at the entry's start and join it at its end. So entries
-// and transfers are in order without a wait on the host, and a capture of the
-// compute stream holds the whole entry.
+// entry fork from the compute stream at the entry's start and join it at the
+// entry's end. So entries and transfers are in order without a wait on the
+// host, and a capture of the compute stream holds the whole entry.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAQUEUES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAQUEUES_H
@@ -33,7 +33,8 @@ public:
   virtual Status look(std::chrono::nanoseconds waited) = 0;
   /// Called after work has ended without a GPU error. Checks its results.
   virtual Status confirm() = 0;
-  /// Called after work has failed. Returns the error, perhaps another rank's.
+  /// Called after work failed. Returns `failure`, or another rank's as its
+  /// cause.
   virtual Status judge(Status failure) = 0;
 };
 
@@ -60,7 +61,7 @@ public:
   StatusOr<CudaEvent> newEvent() const;
   Status record(const CudaEvent &event) { return record(event, compute()); }
 
-  /// Waits on the host for an event, or (synchronize) for all work so far.
+  /// waitOnHost() waits for an event, synchronize() for all work so far.
   /// Without a watch the wait blocks in the driver. With a watch the host polls
   /// and sleeps, so that no wait is longer than the watch allows.
   Status waitOnHost(const CudaEvent &event) const;
@@ -68,7 +69,7 @@ public:
   /// Returns whether all work so far ends within `bound`, with or without an
   /// error. Does not call the watch.
   bool endWithin(std::chrono::nanoseconds bound) const;
-  /// Sets the watch of later waits, which it must outlive; null: no watch.
+  /// Sets the watch for later waits. `watch` must outlive them; null: no watch.
   void setWatch(HostWatch *watch) { hostWatch = watch; }
 
 private:

@@ -20,7 +20,7 @@ static constexpr int kRounds = 3;
 static constexpr int kLaunches = 20; ///< per candidate and round
 /// Candidates slower than this many times the best time are dropped.
 static constexpr double kHopeless = 1.5;
-/// A later candidate's time must be below this fraction of an earlier one's.
+/// A later candidate's time must be below this fraction of the earlier best.
 static constexpr double kClearly = 0.99;
 static constexpr double kNever = std::numeric_limits<double>::infinity();
 

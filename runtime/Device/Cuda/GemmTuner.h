@@ -27,7 +27,7 @@ namespace qlora {
 
 class GemmTuner {
 public:
-  /// Bound on all measuring of a run, in host time.
+  /// Time limit for all GEMM measurements of a run, on the host's clock.
   static constexpr std::chrono::milliseconds kBound = std::chrono::seconds(30);
 
   /// The arguments are DeviceOptions::gemmTable and gemmCache.
@@ -46,7 +46,7 @@ public:
                 std::span<const CudaSpan> memory, Collectives *ranks,
                 std::vector<std::string> &notes);
 
-  /// Returns the algorithms in use of all GPU models; empty without GEMMs.
+  /// Returns the algorithms that each GPU model uses; empty without GEMMs.
   const GemmTable &table() const { return used; }
 
 private:

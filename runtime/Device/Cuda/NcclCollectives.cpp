@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 static constexpr auto kAbortBound = 1s;
 /// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
-/// Maximum wait after a failure for the end of another rank to be noticed.
+/// After a failure, maximum wait until the end of another rank is noticed.
 static constexpr auto kFarewell = 100ms;
 /// Sleep between two polls.
 static constexpr auto kPause = 100us;
@@ -84,8 +84,8 @@ static bool isThere(ncclComm_t &handle) {
 
 /// Splits a group's communicator off the world communicator. ncclSuccess means
 /// that the split has begun. Until all ranks have made the call, the parent is
-/// in progress and the new handle is null. Then the new communicator must
-/// finish its initialization.
+/// in progress and the new handle is null. After that, the new communicator
+/// must finish its initialization.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   if (!nccl.commSplit)

@@ -43,7 +43,7 @@ public:
   connect(const Nccl &nccl, const GroupCollectives &hosts,
           const GroupSizes &sizes);
   /// Leaves the group together with the other ranks; aborts if they do not come
-  /// in time. Destroy graphs with collectives before.
+  /// in time. Graphs with collectives must be destroyed before.
   ~NcclCollectives() override;
 
   /// Enqueues a collective on the stream, or in its capture. All ranks make the
@@ -56,8 +56,8 @@ public:
   Status confirm() override;
   Status judge(Status failure) override;
 
-  /// Makes running collectives end with undefined results. Does not wait for
-  /// that: NCCL waits until graphs that hold collectives are destroyed.
+  /// Makes running collectives end with undefined results. Returns before they
+  /// end, because NCCL waits until graphs that hold collectives are destroyed.
   void abort();
 
 private:
@@ -92,8 +92,8 @@ private:
   const GroupCollectives hosts;
   const GroupSizes sizes;
   Collectives &host; ///< all ranks
-  /// Per group; null: the world communicator is used, or this rank is alone.
-  /// An abort keeps them alive until it ends: NCCL may still write to one.
+  /// Per group; null if it uses the world communicator or has one rank. An
+  /// abort keeps the handles alive until it ends: NCCL may write to one.
   using Handles = std::array<ncclComm_t, QLORA_GROUP_COUNT>;
   const std::shared_ptr<Handles> handles = std::make_shared<Handles>();
   Handles &communicators = *handles;

@@ -27,12 +27,12 @@
  *
  *     K-1 times   write the inputs, run the entry ACCUMULATE
  *     once        write the inputs, run the entry ACCUMULATE_LAST, which is
- *                 the same plus the collectives over the gradient arena
+ *                 ACCUMULATE plus the collectives over the gradient arena
  *     once        run UPDATE
  *
  * and nothing else: no allocation, no decision. A collective runs over a group
- * of ranks. If no shape contains the group's size, as for an all_reduce, the
- * program does not depend on it.
+ * of ranks. The program does not depend on the group's size if no operand's
+ * shape does, as for an all_reduce.
  *
  * Gradients are those of the *sum* of the loss over labelled tokens. The loss
  * sum and the label count are two more elements of the gradient arena (outputs

@@ -61,9 +61,9 @@ static Status addRotary(const json &keys, double theta, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Reads which layers have no RoPE. `no_rope_layers` has a 0 for these and a 1
-/// for the others. If it is missing, the last of each `no_rope_layer_interval`
-/// layers has no RoPE.
+/// Reads which layers have no RoPE. `no_rope_layers` has 0 for a layer without
+/// RoPE and 1 for a layer with RoPE. If the list is missing, each
+/// `no_rope_layer_interval`-th layer has no RoPE.
 static Status skipLayers(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const int64_t interval,
                          fields.integer("no_rope_layer_interval", 1, 4));
@@ -108,7 +108,7 @@ static Status readRotaries(const json &root, ModelConfig &config) {
 
 // Windows ---------------------------------------------------------------------
 
-/// Returns the tokens in the window of sliding layers; 0 if no layer slides.
+/// Returns the attention window in tokens; 0 if no layer has a window.
 static StatusOr<int64_t> readWindow(const JsonFields &fields,
                                     const Family &family) {
   const WindowRule rule = family.mixer.window;
@@ -117,7 +117,7 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
   // transformers reads `use_sliding_window` only for families with `hasSwitch`.
-  // For other families with windows, false and a window are refused below.
+  // In other families with windows, a value of false is refused below.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
@@ -151,7 +151,7 @@ static Status checkLayerTypes(const std::vector<std::string> &types,
   return Status::ok();
 }
 
-/// Returns which layers have a window if there is no `layer_types`.
+/// Returns which layers have a window, for a config.json without `layer_types`.
 static StatusOr<std::vector<bool>> slidingByRule(const JsonFields &fields,
                                                  const ModelConfig &config) {
   const Family &family = *config.family;
@@ -213,7 +213,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Returns config.json, with the family's RoPE parameters if it has none.
+/// Adds the family's RoPE parameters to a config.json without RoPE parameters.
 static json withDefaultRope(json root, const Family &family) {
   const bool isThere =
       root.contains("rope_scaling") || root.contains("rope_parameters");

@@ -42,7 +42,7 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          type);
 }
 
-/// Checks that a key is missing or has one of these values, ignoring case.
+/// Checks that a key is missing or has a value of `choices`, ignoring case.
 static Status needChoice(const JsonFields &quantization, const char *key,
                          std::initializer_list<const char *> choices) {
   QLORA_ASSIGN_OR_RETURN(std::string value,
@@ -63,7 +63,7 @@ static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
 
 // FP8 -------------------------------------------------------------------------
 
-/// Checks that a block shape is missing or [128, 128], the only published one.
+/// Checks that a block shape is missing or the only published one, [128, 128].
 static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
@@ -105,8 +105,8 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// Reads compressed-tensors' FP8 settings, except which linears are quantized,
-/// which follows from the tensors.
+/// Reads compressed-tensors' FP8 settings. The list of quantized linears is not
+/// read: the files' tensors show which linears are quantized.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
   config.unquantizedKey = "ignore";

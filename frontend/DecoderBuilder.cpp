@@ -16,8 +16,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// First id of a model's dropouts; adapters' ids start at 1. No two dropouts of
-/// a program draw the same numbers.
+/// First id of the model's own dropouts. The ids of adapters' dropouts start at
+/// 1. Dropouts with different ids draw different random numbers.
 static constexpr int64_t kFirstDropoutId = 1 << 24;
 
 namespace {
@@ -331,7 +331,7 @@ void DecoderBuilder::buildForward() {
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {
     // Insert the router loss before the LM head, whose gradients need the most
-    // memory. The backward then computes the router loss's gradients later.
+    // memory. The backward then computes the LM head's gradients first.
     body.setInsertionPoint(loss);
     results.push_back(buildRouterLoss(body, config.experts, routed, segments));
     body.setInsertionPointToEnd(block);

@@ -229,8 +229,8 @@ static int64_t layerOf(const Family &family, std::string_view name) {
   return error == std::errc() && whole ? layer : -1;
 }
 
-/// True for a layer's tensor that the model lacks but other families or other
-/// values in config.json use. Ignoring it would change what the model computes.
+/// True for a layer's tensor that this model does not use, but that it would
+/// use with another family or config.json. Ignoring it would change results.
 static bool isOptionalWeight(const Family &family, std::string_view name) {
   const ModuleNames &modules = family.modules;
   const auto &[q, k, v] = modules.queryKeyValue;

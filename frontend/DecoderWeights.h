@@ -47,8 +47,8 @@ struct LayerWeights {
   std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
-  /// Experts instead of the MLP. The MLP's fields are then empty, or with a
-  /// sharedGate those of the shared expert, whose output is added.
+  /// Experts instead of the MLP. The MLP's fields are then empty, or, if
+  /// sharedGate is set, they describe the shared expert.
   std::optional<ExpertWeights> experts;
   std::optional<LinearWeight> sharedGate;
   std::optional<NormWeight> mlpOutputNorm; ///< of the MLP's output

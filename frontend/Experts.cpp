@@ -52,8 +52,8 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// Reads which layers have experts, as transformers does: each `step`-th layer,
-/// except the layers listed in `mlp_only_layers`.
+/// Reads which layers have experts, as transformers does: each layer whose
+/// number from 1 is a multiple of `step`, unless `mlp_only_layers` lists it.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   experts.layers.assign(static_cast<size_t>(config.layers), true);
@@ -142,7 +142,7 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
-  // Null if there is no router loss. Programs with and without it differ.
+  // Null without a router loss: such a program differs from one with the loss.
   model[kLossKey] = experts.routerLoss ? json(experts.routerLoss) : json();
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
@@ -213,8 +213,8 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
-/// Finds a tensor of the files with the matrices of all experts. Its shape is
-/// [experts, in, out], or in a stored format [experts, out, in].
+/// Finds the tensor of the files that holds all experts' matrices: [experts,
+/// in, out] if dense, [experts, out, in] if in a stored format.
 static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
                                            TensorFinder &tensors,
                                            std::string name, int64_t in,

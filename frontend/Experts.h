@@ -2,8 +2,8 @@
 
 // The experts of a decoder: their keys in config.json, and their tensors. Most
 // model files have one tensor per expert and projection. A parameter stacks the
-// tensors of all experts of a layer. Its name is that of transformers' stacked
-// parameter, which PEFT uses too:
+// tensors of all experts of a layer. transformers stacks them too and names the
+// result, and PEFT uses the same name:
 //
 //   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: for each expert
 //                             the rows of gate, then the rows of up
@@ -54,8 +54,8 @@ Status readExperts(const JsonFields &fields, ModelConfig &config);
 /// Adds the experts' part of describeArithmetic to `model`.
 void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model);
 
-/// A parameter made of tensors of the files, which all have the same number of
-/// rows and follow one another.
+/// A parameter that stacks tensors of the files, one after another. All have
+/// the same number of rows.
 struct StackedWeight {
   std::string name; ///< of the parameter in transformers
   std::vector<Weight> parts;

@@ -21,16 +21,16 @@ namespace qlora {
 
 enum class BiasRule { kNever, kByKey, kAlways };
 
-/// Rules for the layers that attend only to a window of past tokens.
+/// Rules for which layers attend only to a window of past tokens.
 enum class WindowRule {
   kNone,     ///< none; a `sliding_window` key is refused
   kAllLayers, ///< all, if `sliding_window` is a number
-  kByLayers, ///< `layer_types`, or else layers from `max_window_layers` on,
-             ///< and only if `use_sliding_window`
-  kPeriodic, ///< `layer_types`, or else all but the last of each
-             ///< `sliding_window_pattern` layers
-  kUnrotated, ///< `layer_types`, or else layers without RoPE, and only if
-              ///< `use_sliding_window`
+  kByLayers, ///< none without `use_sliding_window`; else `layer_types`, or if
+             ///< that is missing, layers from `max_window_layers` on
+  kPeriodic, ///< `layer_types`, or if that is missing, all but each
+             ///< `sliding_window_pattern`-th layer
+  kUnrotated, ///< none without `use_sliding_window`; else `layer_types`, or if
+              ///< that is missing, layers without RoPE
 };
 
 enum class NormKind {
@@ -93,8 +93,8 @@ struct ConfigNames {
 };
 
 /// Module paths; paths in a layer are relative to `layers`.N. If one linear
-/// computes several outputs side by side, only the first has a name. A norm
-/// without a name does not exist.
+/// computes several outputs, such as q, k and v, only the first output has a
+/// name. A norm with an empty name does not exist.
 struct ModuleNames {
   std::string_view embedding = "model.embed_tokens";
   std::string_view positions = ""; ///< table of learned positions
@@ -136,7 +136,7 @@ struct Mlp {
 /// Changes to the activation of a gated MLP, as in gpt-oss.
 struct ClampedGlu {
   double limit = 0; ///< of gate and up; 0: none
-  double slope = 1; ///< inside the sigmoid of silu
+  double slope = 1; ///< factor of the sigmoid's argument in silu
   double offset = 0; ///< added to up
   const char *limitKey = "", *slopeKey = "";
 };
@@ -156,7 +156,7 @@ struct Experts {
   /// linear that computes its gate. Empty: none.
   std::string_view shared = "", sharedGate = "";
   const char *sharedKey = "shared_expert_intermediate_size";
-  bool alwaysNormalized = false; ///< else according to `norm_topk_prob`
+  bool alwaysNormalized = false; ///< false: according to `norm_topk_prob`
   /// The files stack a layer's experts as transformers does, [experts, in,
   /// out], with the outputs of gate and up interleaved, gate first.
   bool areStacked = false;
@@ -172,10 +172,10 @@ struct Experts {
 struct ConfigDefaults {
   int64_t kvHeads = 0;
   int64_t headDim = 0;
-  int64_t window = 0; ///< if `sliding_window` is missing; null means none
+  int64_t window = 0; ///< `sliding_window`, in tokens; null: no window
   int64_t windowPeriod = 0;
   double queryWidth = 0, attentionScale = 0;
-  double attentionCap = 0, logitCap = 0; ///< null means none
+  double attentionCap = 0, logitCap = 0; ///< null in config.json: no cap
   double ropeTheta = 10000;
   const char *rope = ""; ///< an object like `rope_scaling`
   double windowedRopeTheta = 10000; ///< of RotaryRule::kByLayerType
@@ -198,7 +198,7 @@ struct Family {
   NormKind norm = NormKind::kRms;
   PositionKind positions = PositionKind::kRotary;
   LinearLayout layout = LinearLayout::kOutIn;
-  /// Multiplies embeddings by the root of their width, rounded to their type.
+  /// Multiplies embeddings by sqrt(width), rounded to the embeddings' type.
   bool scalesEmbedding = false;
   Mixer mixer = {};
   Mlp mlp = {};
@@ -220,7 +220,7 @@ struct Wrapper {
   /// "model.language_model".
   std::string_view textModel;
   bool tied; ///< default of `tie_word_embeddings`
-  /// Modules of the class outside of the text model, which stay unchanged.
+  /// Modules of the class outside of the text model. They are not trained.
   std::array<std::string_view, 2> others;
 
   /// Returns the path in the class of a module that ModuleNames calls `name`.

@@ -249,7 +249,7 @@ static Status replaceDropouts(const Family &family, const json &instead,
 
 /// Returns the text model's keys of a multimodal model's config.json, or all
 /// keys of a text model. Quantization may be declared inside or outside of
-/// text_config. `tie_word_embeddings` counts only outside.
+/// text_config. `tie_word_embeddings` is ignored inside.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");
   if (text == root.end() || text->empty())

@@ -66,7 +66,7 @@ struct ModelConfig {
   std::vector<Rotary> rotaries;
   std::vector<int> rotaryOfLayer; ///< index in `rotaries`; -1: no RoPE
   std::vector<int64_t> windows;   ///< by layer, in tokens; 0: no window
-  /// Format of the weights that are quantized in the files; null: none is.
+  /// Format of the weights that are quantized in the files; null: none.
   const StoredFormat *storedFormat = nullptr;
   const char *unquantizedKey = ""; ///< key in config.json of the next list
   std::vector<std::string> unquantizedModules;
@@ -85,8 +85,8 @@ struct ModelConfig {
 };
 
 /// Reads FOLDER/config.json. Values of `instead` replace the file's dropout
-/// rates. Its keys are the importer's flags `embedding_dropout`,
-/// `residual_dropout` and `attention_dropout`, whatever the family's keys are.
+/// rates. For every family, the keys of `instead` are the importer's flags
+/// `embedding_dropout`, `residual_dropout` and `attention_dropout`.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 

@@ -51,9 +51,9 @@ struct RopeConfig {
 };
 
 /// Returns the rotated/2 inverse frequencies. Each operation is rounded to
-/// float32 in transformers' order, so they differ from PyTorch's only as its
-/// `pow` does from the C library's: by 1 ulp. For kinds that depend on the
-/// length (dynamic, longrope), these apply up to originalMaxPositions.
+/// float32 in transformers' order. Results may still differ from PyTorch's by 1
+/// ulp, because PyTorch's `pow` is not the C library's. For dynamic and
+/// longrope, they apply to rows of at most originalMaxPositions tokens.
 std::vector<float> inverseFrequencies(const RopeConfig &rope);
 
 /// Returns longrope's frequencies for rows of more than originalMaxPositions

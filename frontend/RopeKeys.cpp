@@ -16,8 +16,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Returns the object with the RoPE parameters. If config.json has two that
-/// differ, refuses it, although transformers would use rope_scaling.
+/// Returns the object with the RoPE parameters. Refuses a config.json with two
+/// objects that differ, although transformers would use rope_scaling.
 static StatusOr<json> findParameters(const JsonFields &fields) {
   const json *scaling = fields.find("rope_scaling");
   const json *parameters = fields.find("rope_parameters");

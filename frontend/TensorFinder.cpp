@@ -62,9 +62,9 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
   }
 }
 
-/// True if config.json allows an unquantized module. As in transformers, an
-/// entry of the list, which may have stars, matches the start or the end of a
-/// module's path.
+/// True if config.json allows `module` to be unquantized. As in transformers,
+/// an entry of its list of unquantized modules matches the start or the end of
+/// a path. Entries may have stars.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
   constexpr std::string_view kPattern = "re:";
   const auto matches = [&](const std::string &entry) {

@@ -23,8 +23,8 @@ struct WeightBuilder {
   mlir::Value build(const Weight &weight, int64_t layer) const {
     return build(weight.name, weight.shape, weight, layer);
   }
-  /// Builds a parameter from one or several tensors of the files. Its name and
-  /// shape may differ from theirs, but not its number of elements.
+  /// Builds a parameter from one or several tensors of the files. `name` and
+  /// `shape` may differ from the tensors', the number of elements may not.
   mlir::Value build(llvm::StringRef name, llvm::ArrayRef<int64_t> shape,
                     llvm::ArrayRef<Weight> parts, int64_t layer) const;
   /// Builds a parameter that is f32 in the program, whatever the files have.

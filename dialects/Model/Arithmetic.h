@@ -13,7 +13,7 @@
 
 namespace qlora::model {
 
-/// Returns the map of an operand that rows of `op` read as `kind`.
+/// Returns the attribute for an operand of `op` that rows read as `kind`.
 inline MapAttr mapOf(mlir::Operation *op, MapKind kind, int64_t group = 1) {
   return MapAttr::get(op->getContext(), kind, group);
 }

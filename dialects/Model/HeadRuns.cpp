@@ -16,9 +16,9 @@ using namespace qlora::model;
 
 namespace {
 
-/// Groups query heads into runs of equal size, with as many runs on each rank.
-/// If heads do not divide evenly, runs repeat their last head, and whole runs
-/// are repeated. The copies' results are unused, so they get no gradient.
+/// Groups query heads into runs of equal size, with the same number of runs on
+/// each rank. If heads do not divide evenly, runs repeat their last head, and
+/// whole runs are repeated. Results of the copies are unused: no gradient.
 struct HeadRuns {
   int64_t heads, keyHeads; ///< of the op
   int64_t queries, runs; ///< query heads per run; used runs
@@ -40,8 +40,8 @@ struct HeadRuns {
 
 } // namespace
 
-/// Chooses the grouping with the fewest query heads in total; among these, the
-/// largest runs, which need the fewest copies of key heads.
+/// Chooses the grouping with the fewest query heads in total. If there are
+/// several, chooses the largest runs: they need the fewest key head copies.
 static HeadRuns assignHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
   HeadRuns best = {};
   for (int64_t queries = heads / keyHeads; queries > 0; --queries) {

@@ -77,9 +77,9 @@ struct KernelArgument {
   unsigned index = 0;
 };
 
-/// A call of a Kernels.def op. Constants are in that op's order; a constant
-/// named `ld<letter>...` listed in `strides` is filled in by
-/// lower-to-program with the row stride of the kernel operand given there.
+/// A call of a Kernels.def op, with constants in the order of Kernels.def. For
+/// constants named `ld<letter>...`, `strides` has kernel operands:
+/// lower-to-program sets such a constant to its operand's row stride.
 struct KernelCall {
   llvm::StringRef op;
   llvm::SmallVector<KernelArgument> arguments;
@@ -106,7 +106,7 @@ struct OutsideMemory {
   mlir::Attribute name;
   /// First row and number of rows in a flat arena or a parameter; in the state
   /// arena, both count bytes. Row 0 of an arena follows the statistics row.
-  /// With `rows` 0, the whole parameter, or the whole arena with its statistics
+  /// `rows` 0 means the whole parameter, or the whole arena with its statistics
   /// row.
   int64_t row = 0, rows = 0;
   /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
@@ -134,8 +134,8 @@ struct MemoryRange {
   int64_t row = 0, column = 0;
 };
 
-/// A write to memory outside of the step: of operand `value`, or, if that is
-/// null, of values that the op computes.
+/// A write to memory outside of the step. It writes operand `value`, or if
+/// `value` is null, values that the op computes.
 struct MemoryStore {
   OutsideMemory memory;
   mlir::OpOperand *value = nullptr;
@@ -145,8 +145,8 @@ struct MemoryStore {
 /// Returns the ties that follow from an op's other interfaces. An accumulating
 /// library op continues `init`. A row op can overwrite operands of the result's
 /// type whose map is `full`: the kernel loads a column (two, if rows are
-/// rotated) before it stores there. It may read other operands again for a
-/// later row.
+/// rotated) before it stores to that column. Operands with other maps are read
+/// again for later rows.
 llvm::SmallVector<MemoryTie> tiesOf(mlir::Operation *op);
 
 /// Returns whether an op only splits or concatenates tensors.
@@ -223,9 +223,9 @@ llvm::LogicalResult verifyRowOp(mlir::Operation *op);
 /// Number of rows of a row op whose first result has a static shape.
 int64_t rowCount(mlir::Operation *rowOp);
 
-/// Rows per chunk of the LM head: losses and gradient sums exist for one chunk
-/// at a time, so a long context needs no f32 gradient of all rows. Tuning may
-/// choose fewer rows for a kernel that also holds the chunk's logits.
+/// Maximum rows per chunk of the LM head. Only one chunk's losses and gradient
+/// sums exist at a time, so a long context needs no f32 gradient of all rows.
+/// Tuning may choose fewer rows for a kernel that also holds logits.
 inline constexpr int64_t kHeadChunkRows = 4096;
 /// Values per row in the `states` of head_part (Kernels.def).
 inline constexpr int64_t kHeadStateNumbers = 4;
@@ -267,13 +267,13 @@ llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
 /// Returns the kernel call of a weighted matmul: int8_matmul if x is rounded to
 /// 8 bits, panel_matmul if W is decoded, else matmul.
 KernelCall matmulCall(WeightedMatmul product);
-/// Returns how many output columns a kernel computes at a time. The panel of W
-/// stays in the cache next to a core, consists of whole vectors and tiles, and
-/// there are enough panels that threads finish at about the same time.
+/// Returns how many output columns a kernel computes at a time. Their panel of
+/// W fits into a core's cache and consists of whole vectors and tiles. There
+/// are enough panels that threads finish at about the same time.
 int64_t panelColumns(int64_t columns);
 
-/// Returns the other layout, with which the backward multiplies dy with the
-/// same weight.
+/// Returns the layout with which the backward multiplies dy by a weight that
+/// has `layout` in the forward.
 inline WeightLayout turned(WeightLayout layout) {
   return layout == WeightLayout::OutIn ? WeightLayout::InOut
                                        : WeightLayout::OutIn;

@@ -10,10 +10,10 @@
 //   %o    = model.grouped_linear %h, %w2, %offsets
 //   %y    = model.combine_rows %o, %order, %places weights %weights
 //
-// N tokens with k choices each give N * k rows [B, T, k, C], sorted by expert;
-// only N * k, which is static, matters of the first three dimensions. The rows
-// per expert are data, in `offsets`, which kernels read on their device. Plans,
-// recomputation and CUDA graphs need no special case.
+// N tokens with k choices each give N * k rows [B, T, k, C], sorted by expert.
+// The first three dimensions matter only as their product, which is static.
+// Kernels read the number of rows per expert from `offsets` in device memory.
+// So plans, recomputation and CUDA graphs need no special case.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
@@ -64,8 +64,8 @@ def Model_SortByExpertOp
 }
 
 /// gather_rows and combine_rows: move data between tokens and sorted rows. Each
-/// is the other's transpose and so its derivative with respect to x. Both have
-/// the same derivative with respect to `weights`.
+/// op is the other's transpose, so it computes the other's gradient of x.
+/// train.choice_grad computes the gradient of `weights` for both.
 class Model_Moved<string mnemonic, list<Trait> traits = []>
     : Model_Library<mnemonic, [Model_TokenwiseOp] # traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
@@ -153,8 +153,8 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
   let hasVerifier = 1;
 }
 
-// The auxiliary loss of routers (Fedus et al., 2021, as in transformers), over
-// the E experts of n layers, concatenated:
+// The auxiliary loss of routers (Fedus et al., 2021, as in transformers). The
+// logits and choices of n layers with E experts each are concatenated:
 //
 //   %p      = model.router_probs %logits, %segments         // [B, T, n * E]
 //   %sums   = model.column_sum %p                           // [E]

@@ -300,8 +300,8 @@ def Model_GroupingOp : OpInterface<"GroupingOp"> {
   ];
 }
 
-/// Methods of LM heads: all logits never exist at once, and the weight is a
-/// table that is not 4-bit.
+/// Methods of LM heads. Their logits are not a result of the op, and their
+/// weight is a table that is never 4-bit.
 defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
     ::mlir::Value getProduct() { return nullptr; }

@@ -42,15 +42,15 @@ def Model_HeadLossOp
   let hasVerifier = 1;
 }
 
-/// Results that the runtime reads of every pair loss: sums over pairs, f32 [1].
+/// Results of every pair loss that the runtime reads: sums over pairs, f32 [1].
 defvar Model_PairSums = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_FloatTensor:$chosen_rewards, Model_FloatTensor:$rejected_rewards,
     Model_FloatTensor:$right, Model_FloatTensor:$chosen_logps,
     Model_FloatTensor:$rejected_logps);
 
 /// A loss over pairs of answers to a prompt. A batch has the sequences of all
-/// chosen answers, then the rejected ones in the same order: operands and
-/// slopes are f32 [B]. A pair without any labelled token is not counted.
+/// chosen answers, then those of the rejected answers in the same order.
+/// Operands and slopes are f32 [B]. A pair without labels is not counted.
 class Model_PairLoss<string mnemonic>
     : Model_Row<mnemonic,
                 [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>],

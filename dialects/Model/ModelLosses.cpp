@@ -2,7 +2,7 @@
 
 // Shared helpers of preference losses, and the arithmetic of each. A row has
 // one value per sequence of the batch. In pair losses the first half of a row
-// belongs to the chosen answers; row_rotate moves minus the second half there.
+// has the chosen answers; row_rotate moves the negated second half to it.
 
 #include "dialects/Model/Arithmetic.h"
 
@@ -173,7 +173,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   PairArithmetic a(builder, getLoc(), labels);
   const double beta = getBeta().convertToDouble();
   Value one = a.constant(1, a.row);
-  // Sequences without labels have no answer; dividing them by 1 avoids NaN.
+  // Sequences without labels have loss 0; dividing by 1, not 0, avoids NaN.
   Value inverse = a.div(one, a.select(a.isAboveZero(labels), labels, one));
   Value logp = a.neg(a.mul(losses, inverse));
   Value rest = a.oneMinusExp(logp);
@@ -216,7 +216,7 @@ StringRef KtoLossOp::getReadName(unsigned result) {
 bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
 
 /// Returns the mean of `ratio` over the labelled sequences in [begin, end), or
-/// 0 if it is negative. NaN stays NaN, so that clip_norm detects it.
+/// 0 if the mean is negative. NaN stays NaN, so that clip_norm detects it.
 static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
                             Value labels, Value ratio) {
   Value counts = a.isAboveZero(a.within(begin, end, labels));

@@ -7,8 +7,8 @@
 #define QLORA_DIALECTS_MODEL_MODELROWOPS_TD
 
 //===----------------------------------------------------------------------===//
-// Row ops. C is the length of a row: the width of the weight, else the last
-// dimension.
+// Row ops. C is the length of a row: the width of the weight if there is one,
+// else the last dimension.
 //===----------------------------------------------------------------------===//
 
 def Model_RmsNormOp

@@ -49,7 +49,7 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1], bias = arguments[2];
   Type row = x.getType();
-  // The variance is mean((x - mean)^2), because mean(x^2) - mean^2 cancels.
+  // mean((x - mean)^2), because mean(x^2) - mean^2 would lose precision.
   Value centered = a.sub(x, a.splat(a.mean(x), row));
   Value epsilon = a.number(getEpsilon().convertToDouble());
   Value scale = a.rsqrt(a.add(a.mean(a.mul(centered, centered)), epsilon));

@@ -2,7 +2,7 @@
 
 // Collectives, and ops that each of N ranks computes for its shard. Included by
 // ModelOps.td, whose conventions and classes apply. The micro-batches of all
-// ranks have one shape, [B, T].
+// ranks have the same shape, [B, T].
 //
 //   %x = model.embedding %ids, %w                 // w [V, H]
 //
@@ -10,7 +10,7 @@
 //
 //   %p   = model.weight_piece @w                  // [P, H]
 //   %all = model.all_gather %ids                  // [N B, T]
-//   %y   = model.embedding %all, %p {words = V}   // 0 for others' rows
+//   %y   = model.embedding %all, %p {words = V}   // 0 if not in this shard
 //   %x   = model.reduce_scatter %y                // [B, T, H]
 
 #ifndef QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
@@ -125,7 +125,7 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
       "operands `to` $peer attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// True for every result if the gradient of any tensor comes back.
+    /// True, for any `result`, if the gradient of any sent tensor comes back.
     bool isWanted(unsigned result) {
       return ::llvm::is_contained(getWanted(), true);
     }

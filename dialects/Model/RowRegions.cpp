@@ -125,8 +125,8 @@ LogicalResult RowStepOp::verify() {
   return success();
 }
 
-/// Returns how many elements of `operand` `rows` rows of `columns` read through
-/// `map`; nullopt if rows or groups do not divide evenly.
+/// Returns how many elements of `operand` are read, through `map`, by `rows`
+/// rows of `columns` each; nullopt if rows or groups do not divide evenly.
 static std::optional<int64_t> elementsRead(RankedTensorType operand,
                                            MapAttr map, int64_t rows,
                                            int64_t columns) {

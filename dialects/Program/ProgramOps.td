@@ -241,7 +241,7 @@ def Program_BufferOp : Program_Op<"buffer"> {
   let extraClassDeclaration = [{
     /// Bytes between the starts of consecutive ranges.
     int64_t getStepBytes() { return getStep() ? getStep() : getBytes(); }
-    /// Bytes from the first to the end of the last range.
+    /// Bytes from the start of the first range to the end of the last.
     int64_t getSpanBytes() {
       return (getPieces() - 1) * getStepBytes() + getBytes();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Attaches derivative rules to ops: a file of rules passes attachRules a lambda
-// that calls the rule of an op, and names its ops.
+// Attaches derivative rules to ops. Each file of rules calls attachRules with
+// its ops as types and a lambda that calls an op's rule.
 
 #ifndef QLORA_DIALECTS_TRAIN_GRADIENTRULES_H
 #define QLORA_DIALECTS_TRAIN_GRADIENTRULES_H

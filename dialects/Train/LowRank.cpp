@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Choice of the compressed tensors, and offsets of their bases.
+// Choice of the compressed tensors, and offsets of their bases (Q).
 
 #include "dialects/Train/LowRank.h"
 

@@ -7,12 +7,12 @@
 //
 //   (rows + columns) * rank * 2 < rows * columns
 //
-// its sum over ranks is approximated by P^T Q, equal on all ranks of a run; P
-// and Q have `rank` rows. Other gradients are all-reduced uncompressed. The
-// next step starts from Q: TENSOR.powersgd_basis, a parameter of train.so with
-// the role `state`, after all optimizer states. So plans, checkpoints and
-// resumed runs include it. Q is initialized with normal random numbers, a
-// function of the seed and Q's name.
+// the gradient's sum over ranks is approximated by P^T Q, which is the same on
+// all ranks; P and Q have `rank` rows. Other gradients are all-reduced
+// uncompressed. The next step starts from Q, so train.so has Q as a parameter
+// TENSOR.powersgd_basis with the role `state`, after all optimizer states, and
+// plans, checkpoints and resumed runs include it. Q is initialized with normal
+// random numbers, a function of the seed and Q's name.
 
 #ifndef QLORA_DIALECTS_TRAIN_LOWRANK_H
 #define QLORA_DIALECTS_TRAIN_LOWRANK_H

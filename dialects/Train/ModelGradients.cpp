@@ -183,10 +183,10 @@ static Value scaleSequences(OpBuilder &b, Location loc, Value x,
       ->getResult(0);
 }
 
-/// Computes the loss together with its gradient, instead of the forward op. A
-/// loss of the whole batch has the gradient 1. The gradient of a loss per
-/// sequence is known later and scales the gradient computed here, so that
-/// logits are computed only once.
+/// Replaces the forward op by one that computes losses and gradients together,
+/// so that logits are computed only once. A single loss of the batch has the
+/// gradient 1. With a loss per sequence, the losses' gradients are known later
+/// and then multiply the gradients computed here.
 static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   Value flowing = tape.lookup(head.getLoss());
   SmallVector<Type> types(head->getResultTypes());
@@ -289,8 +289,8 @@ static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
   return wanted;
 }
 
-/// Builds the gradients of operands `wanted`, from the op's operands and the
-/// gradients of its results (null: none).
+/// Builds the gradients of operands `wanted`, from the op's operands and
+/// `flowing`, the gradients of its results (null: none).
 static FailureOr<Operation *> buildReversedRows(RowOp op,
                                                 ArrayRef<unsigned> wanted,
                                                 ArrayRef<Value> flowing,

@@ -95,7 +95,7 @@ SmallVector<Value> ScheduleFreeOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {newY, a.sub(z, a.mul(a.wide(rate), d)), newV}, rows);
 }
 
-/// x = y + (1 - 1 / beta1) * (z - y),  y = x + (1 - beta1) * (z - x)
+/// x = y + (1 - 1 / beta1) * (z - y), or back: y = x + (1 - beta1) * (z - x)
 SmallVector<Value> ScheduleFreeSwitchOp::buildRow(OpBuilder &b,
                                                   ValueRange rows) {
   Arithmetic a(b, getLoc());
@@ -151,7 +151,7 @@ SmallVector<MapAttr> LeftByCodesOp::getRowMaps() {
           mapOf(*this, MapKind::Scalar)};
 }
 
-/// Returns the error, or 0 if x is not finite: then scale - scale is NaN.
+/// Returns x minus the decoded codes; 0 if x is not finite (`none` is NaN).
 SmallVector<Value> LeftByCodesOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Arithmetic a(b, getLoc());
   Value x = arguments[0], scale = a.splat(arguments[2], x.getType());

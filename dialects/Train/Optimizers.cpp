@@ -45,7 +45,7 @@ static constexpr Optimizer kOptimizers[] = {
 
 namespace {
 /// Optimizers for one value of --optim: `whole` for tensors of at least
-/// leastRank dimensions and leastElements, `small` for others.
+/// leastRank dimensions and leastElements elements, `small` for others.
 struct Choice {
   StringLiteral option, whole;
   StringLiteral small = "";

@@ -8,17 +8,17 @@
 //
 //   by group    all parameters that are updated alike, as rows of kFlatColumns
 //               elements, by a row op; states have the layout of the group
-//   by tensor   each tensor as PEFT has it (a part, if several are stacked),
-//               by `train.update` and a kernel of Kernels.def, or by several
-//               ops (ComposedUpdates.cpp)
+//   by tensor   each tensor of PEFT, even if a parameter stacks several, by
+//               `train.update` and a kernel of Kernels.def, or by several ops
+//               (ComposedUpdates.cpp)
 //
 // If ranks shard the updates (train.update_pieces), each rank updates a shard
 // of every group and keeps only its states (ZeRO stage 1, Rajbhandari et al.,
 // 2020). Updates by tensor cannot be sharded.
 //
-// The state arena holds the states of all pieces, one after another. A state of
-// a tensor is a parameter of train.so, TENSOR.STATE with the role `state`. So
-// plans, checkpoints and resumed runs include it automatically.
+// The state arena holds the states of all UpdatePieces, one after another. Each
+// state of a tensor is a parameter of train.so, named TENSOR.STATE, with the
+// role `state`. So plans, checkpoints and resumed runs include it.
 
 #ifndef QLORA_DIALECTS_TRAIN_OPTIMIZERS_H
 #define QLORA_DIALECTS_TRAIN_OPTIMIZERS_H
@@ -48,8 +48,8 @@ struct Optimizer {
   /// use, from p and the first state; with `back` it restores p. Empty: p
   /// itself is used.
   llvm::StringLiteral average = "";
-  /// Builds ops, for updates by tensor without `op`, that compute the new p and
-  /// states from p, states, gradient and scale.
+  /// If `isByTensor` and `op` is empty: builds the ops that compute the new p
+  /// and states from p, states, gradient and scale.
   llvm::SmallVector<mlir::Value> (*build)(mlir::OpBuilder &,
                                           const UpdatePiece &,
                                           mlir::ValueRange) = nullptr;
@@ -73,7 +73,7 @@ struct UpdatePiece {
   UpdateKind kind;
   mlir::FlatSymbolRefAttr parameter; ///< by tensor: contains the tensor
   std::string name;                  ///< by tensor: the tensor's name
-  int64_t row = 0; ///< first row: in the flat arenas, or by tensor in parameter
+  int64_t row = 0; ///< first row in the flat arenas; by tensor: in `parameter`
   mlir::RankedTensorType type; ///< [rows, columns] f32
   int64_t pieces = 1; ///< by group: shards of `type`, one per rank
   llvm::SmallVector<State> states;

@@ -116,7 +116,7 @@ bool RowTape::reverse(Operation *op) {
   auto x = [&](unsigned i) { return op->getOperand(i); };
   if (Value dx = functionGradient(op, x(0), y, dy))
     return flow(x(0), dx), true;
-  // C++ evaluates arguments in any order: at most one of them creates ops.
+  // C++ evaluates arguments in any order: at most one argument may create ops.
   auto both = [&](Value first, Value second) {
     flow(x(0), first);
     flow(x(1), second);

@@ -109,8 +109,8 @@ mlir::Value buildZeros(mlir::OpBuilder &builder, mlir::Location loc,
 /// Attaches the rules of ModelGradients.cpp to the model's ops.
 void registerModelGradients(mlir::DialectRegistry &registry);
 
-/// The rule of every weighted matmul whose result is a value: the gradient of x
-/// is a `model.linear` of dy, the weight's a `train.linear_weight_grad`.
+/// The rule of every weighted matmul that has its product as a result: x gets a
+/// `model.linear` of dy, the weight a `train.linear_weight_grad`.
 void buildProductGradient(model::WeightedMatmul product, Tape &tape);
 
 /// Writes the reverse of a row region: `arguments` are the forward row's

@@ -26,7 +26,7 @@ enum DemoArena {
   kDemoResult
 };
 
-/// A row of Kernels.def in the kernel table.
+/// Returns the kernel table's entry for the row `name` of Kernels.def.
 inline qlora_kernel libraryKernel(const char *name, uint32_t operands,
                                   uint32_t constants) {
   qlora_kernel kernel{};
@@ -58,9 +58,9 @@ public:
     copy(images, header.images, header.image_count);
   }
 
-  /// Makes the module a CUDA program: every kernel is a symbol of its name,
-  /// with 32 threads and 4 rows per block. There are two units, for sm_80 and
-  /// sm_90 and as PTX.
+  /// Makes the module a CUDA program. Each kernel has a symbol of its name, 32
+  /// threads and 4 rows per block. Each of two units has cubins for sm_80 and
+  /// sm_90, and PTX.
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;
@@ -78,7 +78,7 @@ public:
     }
   }
 
-  /// Returns a module that refers to the current tables, which must outlive it.
+  /// Returns a module of these tables, which must outlive the module.
   const qlora_module &table() {
     header.arenas = arenas.data();
     header.parameters = parameters.data();

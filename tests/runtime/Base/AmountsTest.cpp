@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Texts of sizes, times and counts for people, at the limits between units.
+// Sizes, times and counts as readable text, around each change of unit.
 
 #include "runtime/Base/Amounts.h"
 

@@ -81,13 +81,13 @@ static Status replace(const std::string &path) {
   return file.commit();
 }
 
-/// If a call fails, the folder has only the old file, unchanged. The exception
-/// is the last call, which flushes the folder.
+/// If a call fails, the folder has only the old file, unchanged. If the last
+/// call fails, which flushes the folder, the folder has only the new file.
 TEST(AtomicFile, AFailingCallLeavesWhatWasThere) {
   for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO, EROFS, EACCES}) {
     const bool isFull = error == ENOSPC || error == EDQUOT || error == EFBIG;
     const TemporaryFolder folder;
-    // Text at the end of the description of a call on the folder itself.
+    // sweep.call() ends with this text if the call is on the folder itself.
     const std::string inFolder =
         std::filesystem::path(folder.path()).filename().string() + "'";
     FaultSweep sweep(

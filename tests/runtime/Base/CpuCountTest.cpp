@@ -41,7 +41,7 @@ extern "C" int sched_getaffinity(pid_t process, size_t bytes,
 
 namespace {
 
-/// A fake machine of files; the process may use all CPUs of its affinity.
+/// Writes /proc and /sys files of a fake machine with this process's affinity.
 class CpuCount : public testing::Test {
 protected:
   void SetUp() override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// JSON of texts that are not UTF-8: for people, and in an exact form that can
+// JSON of texts that are not UTF-8: a readable form, and an exact form that can
 // be read back.
 
 #include "runtime/Base/JsonText.h"
@@ -18,7 +18,7 @@ TEST(JsonText, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_EQ(dumpJson(nlohmann::ordered_json("\xff"), -1, true), "\"\\ufffd\"");
 }
 
-/// UTF-8 is written like the JSON library does.
+/// UTF-8 is written as the JSON library writes it.
 TEST(JsonText, ExactTextIsRead) {
   const std::string texts[] = {
       "plain", "tok\xff.safetensors", "\xff\xfe", "caf\xc3\xa9", "half \xc3",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// --help: every option and every other spelling occurs once, within 80 columns.
+// --help: every spelling of every option occurs once, within 80 columns.
 
 #include "runtime/Base/CommandLine.h"
 

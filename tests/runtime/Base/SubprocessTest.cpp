@@ -32,8 +32,8 @@ TEST(Subprocess, TheProgramIsToldThatThisOneHasEnded) {
   fs::remove(told);
   const pid_t parent = fork();
   if (parent == 0) {
-    // The shell sets its trap first, because it then kills its parent without
-    // delay.
+    // The shell sets its trap before it kills its parent, which is this
+    // process.
     (void)runProgram({"/bin/sh", "-c",
                       "trap 'echo x > " + told +
                           "; exit' TERM; kill -9 $PPID; i=0; while [ $i -lt "

@@ -171,8 +171,8 @@ TEST_P(CudnnPlans, GradientWithSegments) {
   }
 }
 
-/// Llama 8B with two sequences of 2,048 tokens: every version computes the
-/// gradient in one launch and stores the gradients of the scores.
+/// Llama 8B with two sequences of 2,048 tokens: every cuDNN version computes
+/// the gradient in one launch and stores the gradients of the scores.
 constexpr Case kLlama = {2, 2048, 32, 8, 128, 0, false};
 
 TEST_P(CudnnPlans, GradientOfLlama) {

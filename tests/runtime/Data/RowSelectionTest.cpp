@@ -35,8 +35,8 @@ std::map<int64_t, int> times(const std::vector<int64_t> &rows) {
 }
 
 TEST(RowSelection, AWeightIsHowOftenARowComes) {
-  // Rows 0 to 99 occur twice, and half of them three times; half of rows 100 to
-  // 299 occur once.
+  // Rows of a (0 to 99) occur twice, or three times for half of them. Half of
+  // the rows of b (100 to 299) occur once.
   auto count = times(select({{"a", 100, 2.5}, {"b", 200, 0.5}}).training);
   int three = 0, once = 0;
   for (int64_t row = 0; row < 100; ++row) {

@@ -198,7 +198,7 @@ TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
   EXPECT_FALSE(fs::exists(abandoned));
   EXPECT_TRUE(fs::exists(written));
   EXPECT_TRUE(fs::exists(foreign));
-  // Using a file makes it the newest, so it is not deleted as the oldest.
+  // Using the oldest file makes it the newest, so another file is deleted.
   setAge(path(), 20);
   ASSERT_TRUE(make().isOk());
   keepRecentFiles(request.cacheFolder, ".safetensors", 600, 100);
@@ -219,8 +219,8 @@ TEST_F(TokenCache, OneThatIsTooLargeEmptiesNothing) {
   const fs::path large = add("rows-b.safetensors", 2000, 0);
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 5000);
   EXPECT_TRUE(fs::exists(old));
-  // A new file above the size limit stays; when it is older, it is deleted
-  // first.
+  // A new file stays even if it alone exceeds the size limit. When it is two
+  // hours old, it is deleted first.
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
   EXPECT_TRUE(fs::exists(old));
   EXPECT_TRUE(fs::exists(large));

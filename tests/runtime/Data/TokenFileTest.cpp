@@ -29,8 +29,8 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
 }
 
-// If the fingerprint changed, existing checkpoints would no longer match their
-// data.
+// If the fingerprint were computed differently, existing checkpoints would no
+// longer match their data.
 TEST(TokenFile, IsKnownByItsTokensAlone) {
   const Ints ids = {1, 2, 3, 4}, labels = {1, 2, -100, 4};
   auto data = open(write("known", {item("input_ids", ids, {2, 1, 2}),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Group sizes of a program, which the null device checks.
+// The null device checks a program's group sizes.
 
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -15,8 +15,8 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Makes the collective an all-gather of two halves of the gradients and label
-/// count, over `group`.
+/// Replaces the all-reduce by an all-gather over `group`, in which each rank
+/// has half of the gradients and label count.
 static void gatherHalves(DemoTables &tables, qlora_group group) {
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;

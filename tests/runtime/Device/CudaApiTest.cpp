@@ -108,7 +108,7 @@ TEST(CudaApi, CapturesThatAreRefusedAreNoBug) {
 }
 
 /// Without a GPU, cuBLASLt accepts our attribute numbers with the sizes of our
-/// types, and finds an algorithm's reduction scheme in its bytes.
+/// types, and finds the reduction scheme in an algorithm's bytes.
 TEST(CudaApi, CublasKnowsOurNumbers) {
   static constexpr const char *kFiles[] = {
       "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",

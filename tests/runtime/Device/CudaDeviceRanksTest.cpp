@@ -48,8 +48,8 @@ TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
                     .isOk());
     return fake::machine.calls["streamBeginCapture"] - before;
   };
-  // Runs that other ranks do not make do not count, not even as the first
-  // direct run.
+  // The first run that all ranks make is direct, and the second is captured.
+  // Runs on one rank count as neither.
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);
   EXPECT_EQ(captures(kDemoAccumulate, true), 0);
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);

@@ -96,7 +96,8 @@ TEST_F(CudaDeviceTest, InputsWithSegmentsHaveAGraphOfTheirOwn) {
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);
-  // Two rounds of the ring of started reads; each read finishes one read late.
+  // Two rounds of the ring of started reads. Finishes a read after the next
+  // read has started.
   constexpr int kReads = 2 * Device::kMaxStartedReads;
   float value = 0;
   auto finish = [&] {

@@ -62,8 +62,8 @@ inline CUresult run(Work work) {
   return 0;
 }
 
-/// Creates a handle. Handles only need to differ from null; some are pointers
-/// that are counted until freed.
+/// Creates a handle, a pointer that is not null. It is counted until drop()
+/// frees it.
 template <typename Handle> CUresult make(Handle *handle) {
   *handle = reinterpret_cast<Handle>(new char);
   ++machine.live;

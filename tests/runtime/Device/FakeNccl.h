@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// A table of NCCL functions without NCCL, for tests of our logic. There is one
-// communicator, whose all-reduce doubles its operand, and one that is split
-// off, whose handle appears some queries after the split. Every call completes
-// after a few queries; any call can fail or stay in progress forever.
-// tests/cuda/ tests collectives between ranks.
+// A table of NCCL functions without NCCL, for tests of our logic. The
+// all-reduce of the world communicator doubles its operand. Another
+// communicator is split off, whose handle appears some queries after the split.
+// Every call completes after a few queries; any call can fail or stay in
+// progress forever. tests/cuda/ tests collectives between ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -69,7 +69,7 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
   ++group.calls["getUniqueId"];
   return group.failing == "getUniqueId" ? group.error : 0;
 }
-/// Checks the id on rank 0 only, which created the id.
+/// Checks the id only on rank 0, because rank 0 created it.
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
                                        int rank, ncclConfig_t *config) {
   if (rank == 0 && static_cast<uint8_t>(id.internal[100]) != 201)

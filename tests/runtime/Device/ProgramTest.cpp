@@ -17,8 +17,8 @@ namespace {
 /// The step block that the program's only kernel received.
 qlora_step_block seen;
 
-/// Rank 1 of two context-parallel ranks. Micro-batches have two sequences, of
-/// which the rank has four tokens each.
+/// Rank 1 of two context-parallel ranks. Micro-batches have two sequences; the
+/// rank has four tokens of each sequence.
 class SequenceShards : public testing::Test {
 protected:
   SequenceShards() {
@@ -135,7 +135,7 @@ TEST_F(SequenceShards, AreAllOfItWithoutOtherRanks) {
   EXPECT_EQ(seen.line_part, 0u);
 }
 
-/// Without sequences, line_tokens is 1, because kernels divide by it.
+/// In entries without sequences line_tokens is 1, because kernels divide by it.
 TEST_F(SequenceShards, HaveATokenInEntriesWithoutLines) {
   tables.kernels[2].function = [](const qlora_kernel_args *args, int64_t,
                                   int64_t) { seen = *args->step; };

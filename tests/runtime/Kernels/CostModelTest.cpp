@@ -71,7 +71,7 @@ TEST(CostModel, AGemmIsArithmeticOrMemory) {
 }
 
 TEST(CostModel, RowsAreMemoryAndFunctions) {
-  // 1e6 bytes at 10 GB/s, and 4e5 functions at 4e8 per second and core.
+  // 1e6 bytes at 10 GB/s, and 4e5 exponentials at 4e8 per second and core.
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e5), roundDevice()),
                    kLaunch + 1e-4 + 1e-3);
 }
@@ -85,10 +85,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
        {"transpose_w", 1},
        {"block", 64}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
-  // Decoding 1e6 elements of 4 bytes at 4 GB/s takes 1 ms more than the GEMM.
-  // The GEMM runs at 0.65 of a large GEMM's rate, and packs 8e6 bytes at memory
-  // speed. It waits for the stored weight, and once for the 8e6 bytes of a and
-  // c, which then stay in a cache.
+  // Decoding 1e6 elements of 4 bytes at 4 GB/s adds 1 ms to the GEMM. The GEMM
+  // runs at 0.65 of a large GEMM's rate, and packs 8e6 bytes at memory speed.
+  // It waits for the stored weight, and once for the 8e6 bytes of a and c,
+  // which then stay in a cache.
   const double waited = (517120 + 8e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
@@ -100,10 +100,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
-  // Decoding takes the same time as above. Meanwhile, memory moves 4 bytes per
-  // element and the stored tensor: 500032 bytes of codes, 15680 scales, 62
-  // scales of scales in 256 bytes, tables of 1024 and 64 bytes, and an offset,
-  // rounded up to a multiple of 64.
+  // Decoding takes 1 ms, as above. Meanwhile, memory moves 4 bytes per element
+  // and the stored tensor: 500032 bytes of codes, 15680 scales, 62 scales of
+  // scales in 256 bytes, tables of 1024 and 64 bytes, and an offset, rounded up
+  // to a multiple of 64.
   const Work work = kernelWork(decode);
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()), kLaunch + 1e-3);
   DeviceProfile quick = roundDevice();
@@ -112,7 +112,7 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
 }
 
 TEST(CostModel, WhatWasJustWrittenIsInACacheOnceItFits) {
-  // 32 MiB of the 80 MB are in the cache, which is four times as fast.
+  // 32 MiB of the 80 MB are in the cache, whose rate is four times memory's.
   const Work work = withCached(rowWork(80e6, 0), 60e6);
   const double cached = 32 << 20;
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()),
@@ -293,8 +293,8 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"lines", 1},
                                 {"replaced", 0}},
                                dtypes);
-  // One kernel lists the rows. Each chunk (of 4, 4 and 2 rows) has five:
-  // gather, logits, softmax, gradient, scatter. A last one computes the sum.
+  // One kernel lists the rows. Five follow per chunk (4, 4 and 2 rows): gather,
+  // logits, softmax, gradient, scatter. A last one adds losses.
   std::vector<Work> kernels = cudaKernelWork(head);
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;

@@ -92,8 +92,8 @@ std::vector<float> Case::run(const std::string &op, const std::string &input,
 
 double unit(qlora_dtype type) { return type == BF16 ? 0x1p-8 : 0x1p-24; }
 
-/// Expects at most the error of an f32 sum in another order, of `terms` values
-/// whose magnitudes add up to `sum`, and of two roundings of the result.
+/// Allows errors of two roundings of the result, and of adding `terms` values
+/// in f32 in another order. `sum` is the sum of the values' magnitudes.
 void expectNear(const std::vector<float> &got, const std::vector<float> &wanted,
                 qlora_dtype type, double terms, double sum) {
   for (size_t i = 0; i < wanted.size(); ++i)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The suggested interval between checkpoints loses the least time; and its
-// message.
+// The suggested interval between checkpoints, which loses the least time, and
+// the message that suggests it.
 
 #include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/NullRun.h"

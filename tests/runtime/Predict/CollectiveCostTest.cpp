@@ -66,11 +66,11 @@ TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
   const auto memory = [](unsigned kind, int64_t ranks) {
     return collectiveDemand(kind, 4e6, ranks, 1, cpu()).memory;
   };
-  // Each rank copies 4 MB in and 4 MB out, with two accesses each; half of the
-  // data has three more: 4 + 1.5 accesses of 4 MB.
+  // Each rank copies 4 MB in and 4 MB out, with two accesses per copy. Adding
+  // half of the data takes three accesses: 4 + 1.5 accesses of 4 MB.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_REDUCE, 2), 5.5 * 4e-3);
   // Each rank copies its own half to its place and into the window, and the
-  // second half out: 3 halves of two accesses.
+  // other half out of it: 3 halves of two accesses.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 2), 3 * 4e-3);
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 4), 2.5 * 4e-3);
   EXPECT_GT(memory(QLORA_COLLECTIVE_REDUCE_SCATTER, 2),

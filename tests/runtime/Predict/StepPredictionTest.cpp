@@ -81,7 +81,7 @@ TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
 TEST_F(StepPredictionTest, ACopyOverTheBusIsBesideKernels) {
   const double before = only(1, 1).seconds;
   tables.arenas[kDemoFrozen].kind = QLORA_ARENA_HOST;
-  // A copy replaces scale_add, which moves 192 bytes of device memory.
+  // A copy over the bus replaces scale_add and its 192 bytes of device memory.
   for (qlora_command &command : tables.commands)
     if (command.kind == QLORA_COMMAND_LAUNCH && command.target == 0) {
       command.kind = QLORA_COMMAND_COPY;
@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second stage runs the kernel that overlaps with the transfer twice. It
-/// is ready later and has more work.
+/// The second stage runs one kernel twice: the kernel that overlaps with the
+/// transfer. It is therefore ready later and has more work.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;
@@ -219,7 +219,7 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   EXPECT_HAS(scalingText(curve.value(), *roundGpu().gpu), "\n      11      2 ");
 }
 
-/// The step has an all-reduce over two of eight ranks that have the same rows.
+/// Pairs of ranks have the same rows, and each pair has an all-reduce.
 TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
   for (const qlora_group group : {QLORA_GROUP_TP, QLORA_GROUP_CP}) {
     const bool isLines = group == QLORA_GROUP_CP;

@@ -342,8 +342,8 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
       bytesOf(folder / "out/adapter_model.safetensors");
   value = 1;
   const fs::path out = folder / "out", staging = out / ".staging";
-  // The first and the last file of the adapter that is renamed; a new run
-  // follows each case.
+  // Renaming the adapter's first or last file fails; a new run follows each
+  // case.
   for (const char *name : {"adapter_config.json", "tokenizer.json"})
     for (const bool isRemoved : {false, true}) {
       fs::remove_all(out);

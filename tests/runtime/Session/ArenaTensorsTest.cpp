@@ -143,8 +143,8 @@ protected:
     EXPECT_EQ(bytes.size(), start);
   }
 
-  /// Expects that every rank gets its own bytes of sharded tensors back after
-  /// rank 0 has read all of them, and rank 0's bytes of unsharded tensors.
+  /// Rank 0 reads all tensors. Then expects that every rank gets back its own
+  /// bytes of sharded tensors, and rank 0's bytes of unsharded tensors.
   void expectExchange(int ranks, int shards) {
     runLoaded(*module, ranks, shards, [&](RankGroup &group, Device &device) {
       const ArenaTensors tensors(*module, QLORA_ARENA_STATE, group.size());

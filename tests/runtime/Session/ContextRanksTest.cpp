@@ -52,7 +52,7 @@ TEST_F(ContextRanks, StopTogether) {
   stopOneOfTwo(QLORA_UNIGRAM_CONTEXT_MODULE);
 }
 
-/// The sums of a step cover all ranks of a context-parallel group once.
+/// A step's sums count each rank of a context-parallel group once.
 TEST_F(ContextRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2");

@@ -43,7 +43,7 @@ protected:
                {static_cast<int64_t>(offsets.size())})});
   }
   /// Expects that two ranks train like one rank on the CPU; returns the CUDA
-  /// calls of both.
+  /// calls of both ranks.
   std::vector<nlohmann::json> expectAsOnTheCpu() {
     const std::vector<std::string> flags = {"--logging-steps", "1",
                                             "--overwrite-output-dir"};
@@ -73,8 +73,8 @@ protected:
 TEST_F(CudaRanksCapture, CaptureTogetherWhateverTheirLabels) {
   writeDifferentLabels();
   const auto found = expectAsOnTheCpu();
-  // Graphs are captured per class of label counts, of which there are three,
-  // and one for the update. The first run of each is without a graph.
+  // There is one graph for each of three classes of label counts, and one for
+  // the update. The first run of each class is direct, without a graph.
   EXPECT_EQ(found[0].value("cuStreamBeginCapture_v2", 0), 3 + 1);
   EXPECT_EQ(found[0].value("cuGraphLaunch", 0), 16 - 3 + 16 - 1);
 }

@@ -220,7 +220,7 @@ TEST_F(CudaRanks, OnOneGpuAreRefused) {
   }
 }
 
-/// Tests the variables of both NCCL versions, with one group and with pairs.
+/// NCCL 2.28 and 2.30 need different environment variables to share a GPU.
 TEST_F(CudaRanks, ShareAGpuWhereTheyMay) {
   std::vector<std::string> flags = {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};

@@ -26,7 +26,7 @@ protected:
       unsetenv(name.c_str());
   }
 
-  /// Makes programs started later use the platform, with these variables.
+  /// Sets up the platform and these variables for programs started later.
   void onPlatform(const std::map<std::string, std::string> &more) {
     module = QLORA_UNIGRAM_CUDA_MODULE;
     set("LD_LIBRARY_PATH", QLORA_CUDA_PLATFORM);

@@ -31,8 +31,8 @@ protected:
     SessionFixture::TearDown();
   }
 
-  /// Writes the script, which is called as qlora-data --tokenizer M --input F
-  /// ... --output O ... and first runs the command `first`.
+  /// Writes the script that replaces Python. It runs the command `first`, logs
+  /// its arguments, and copies rows.safetensors to the path after --output.
   void python(const std::string &first) {
     std::ofstream(at("python"))
         << "#!/bin/sh\nfor word; do if [ $word = --print-key ]; then echo key; "
@@ -97,8 +97,8 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
                                "--overwrite-output-dir", "true"});
     return run(flags);
   };
-  // The 5 rows of the first file count twice, the 5 of the second once; 3 of
-  // them are held out.
+  // The first file's 5 rows count twice, the second file's 5 rows once; 3 rows
+  // are held out for validation.
   ProcessOutput output = train({"--train-file", at("data.jsonl") + ":2",
                                 "--train-file", at("rows.safetensors"),
                                 "--val-set-size", "3"});

@@ -70,8 +70,8 @@ TEST_F(DropoutMasks, MustDescribeTheAdapters) {
 }
 
 // Random123's known answer of philox4x32-10 for a counter and key of zeros:
-// 6627e8d5 e169c58d bc57ac4c 9b00dbd8. Its top 24 bits over 2^24 are 0.3990,
-// 0.8805, 0.7357 and 0.6055.
+// 6627e8d5 e169c58d bc57ac4c 9b00dbd8. The top 24 bits of each word over 2^24
+// are 0.3990, 0.8805, 0.7357 and 0.6055.
 TEST_F(DropoutMasks, AreThoseOfPhilox) {
   std::vector<uint8_t> mask(4);
   drawMask({"", 4, 0, 0.7f}, 0, 0, 1, mask);

@@ -44,8 +44,8 @@ TEST(Dump, KnowsWhichTokensRowsOfLogitsAreOf) {
   // Rank 3, in pairs of context-parallel ranks, has the second half of each
   // sequence.
   EXPECT_EQ(tokens(4, 2, 3), Tokens({2, 3, 6, 7}));
-  // All four ranks share a table and their rows; the last two ranks have the
-  // sequences of the first two.
+  // Ranks that shard a table have the rows of all ranks: first the rows of one
+  // context-parallel rank, then the rows of the next one.
   EXPECT_EQ(tokens(8, 2, 0), Tokens({0, 1, 4, 5, 2, 3, 6, 7}));
   // Ranks 2 and 3, the second half of four context-parallel ranks, have the
   // second half of each sequence.

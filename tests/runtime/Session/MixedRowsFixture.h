@@ -80,8 +80,7 @@ protected:
             << name << " of line " << i;
     }
   }
-  /// Returns the sums, in a checkpoint, of the steps after the last line of the
-  /// run's log.
+  /// Returns sums over the steps since the last logged line, from a checkpoint.
   nlohmann::json windowOf(const char *program, const char *out,
                           const char *gpus) {
     module = program;

@@ -139,7 +139,7 @@ TEST_F(RunIdentity, OneOfAnotherRunIsPassedOverOrRefused) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.errors, HasSubstr("checkpoint skipped: '"));
   EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2', after step 2"));
-  // Without a checkpoint of the folder's current run, resuming does not train.
+  // If no checkpoint belongs to the folder's current run, resuming is an error.
   copy("other/checkpoint-6", "out/checkpoint-7");
   fs::remove_all(at("out/checkpoint-1"));
   fs::remove_all(at("out/checkpoint-2"));

@@ -15,7 +15,7 @@ namespace {
 
 class TensorRanks : public MixedRows {};
 
-/// Reduced sums are twice those of a single rank; all quotients are equal.
+/// Sums over ranks are twice a single rank's sums; all quotients are equal.
 TEST_F(TensorRanks, AreAsOneWithTheirRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
@@ -35,7 +35,7 @@ TEST_F(TensorRanks, AreOneOfSeveralWithOtherRows) {
 
 TEST_F(TensorRanks, StopTogether) { stopOneOfTwo(QLORA_UNIGRAM_TENSOR_MODULE); }
 
-/// In a checkpoint, sums that are not divided yet count each label once.
+/// A checkpoint's sums for the next log line count each label once.
 TEST_F(TensorRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");

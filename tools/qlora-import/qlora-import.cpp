@@ -42,7 +42,7 @@ static int fail(const std::string &message) {
   return 1;
 }
 
-/// Returns the text with locations, from which qloracc's messages name modules.
+/// Prints locations too: qloracc's messages take module names from them.
 static std::string printModule(mlir::ModuleOp module) {
   mlir::OpPrintingFlags flags;
   flags.enableDebugInfo(/*enable=*/true, /*prettyForm=*/false);

@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Number of options below that come first in --help-all.
+/// --help-all prints this many of the options below first.
 inline constexpr size_t kRunnerOptionsFirst = 9;
 
 /// Replaces `--simulate GPU` with `--device null:GPU`, the form that other code

@@ -141,9 +141,9 @@ static bool usesLibgomp() {
   return library != nullptr;
 }
 
-/// Returns whether /proc/self/exe is this program. It is the dynamic loader if
-/// that was started with the program as its argument. The kernel has loaded no
-/// interpreter then, and AT_BASE is 0.
+/// Returns whether /proc/self/exe is this program. If the dynamic loader was
+/// started with the program as its argument, /proc/self/exe is the loader. The
+/// kernel has then loaded no interpreter, so AT_BASE is 0.
 static bool isOwnExecutable() { return getauxval(AT_BASE) != 0; }
 
 /// Limits how long OpenMP threads spin at the end of a loop before they sleep,
@@ -179,7 +179,7 @@ static Status checkSingle(const Options &tool, const std::string &whoSays,
       ranks);
 }
 
-/// Refuses --ranks-per-gpu except for a training run.
+/// Refuses --ranks-per-gpu together with the options that `other` names.
 static Status checkRun(const Options &tool, const char *other) {
   const int64_t ranksPerGpu = tool.integer("ranks_per_gpu");
   if (ranksPerGpu == 1)

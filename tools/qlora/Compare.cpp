@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora compare`: writes the table and the page. With --sweep it trains each
-// combination of options first.
+// `qlora compare`: returns a table and writes an HTML page. With --sweep, it
+// trains each combination of options first.
 
 #include <fmt/format.h>
 
@@ -55,8 +55,8 @@ struct Sweep {
 };
 } // namespace
 
-/// Takes --sweep, --output and --output-dir from the words. Keeps all other
-/// words, unread, for qlora train.
+/// Parses --sweep, --output and --output-dir. Keeps all other `words` for
+/// qlora train, unparsed.
 static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   Sweep sweep;
   std::string axis;

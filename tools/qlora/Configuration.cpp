@@ -129,8 +129,8 @@ static void addRunFlags(Configuration &result) {
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
       std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
-    // The compiler chooses sequence lengths by the training file, and searches
-    // a batch size by the rows of a step.
+    // The compiler needs these run options too: it chooses sequence lengths by
+    // the training file, and searches a batch size by the rows of a step.
     const bool decidesBatch =
         findsBatch && (name == "global_batch_size" ||
                        name == "gradient_accumulation_steps");
@@ -223,7 +223,7 @@ static std::string predictedGpu(const Machines &machines) {
   return device.starts_with(kNull) ? device.substr(kNull.size()) : "";
 }
 
-/// Adds the chosen target to the compiler flags, which the cache key contains.
+/// Chooses the target and adds it to the compiler flags (hashed for the cache).
 static Status addTarget(const Machines &machines, ProgramUse use,
                         Configuration &result) {
   if (!result.program.empty())
@@ -255,8 +255,8 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 }
 
 /// Passes --gpus-per-node and --network to the compiler if it chooses the
-/// layout, and to the runner if it predicts or the layout is given. A layout
-/// for a predicted GPU is chosen with that GPU's device profile by default.
+/// layout, and to the runner for --simulate or a given layout. With --simulate
+/// GPU, the compiler chooses the layout by that GPU's profile by default.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string gpu = predictedGpu(machines);
@@ -398,7 +398,7 @@ static Status addPeftTargets(Options &options) {
   return options.applySetting("lora_target_modules", flag, flag);
 }
 
-/// With --force-single-gpu, overrides --parallel with none.
+/// Sets --parallel to none if --force-single-gpu is given.
 static Status forceSingleGpu(const CommandLine &line, Options &options) {
   Options compiler(compilerRows());
   QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));

@@ -40,7 +40,7 @@ struct Configuration {
       nlohmann::ordered_json::object(); ///< values of importerFlags, by option
   std::string target; ///< in compilerFlags: "cpu" or "cuda"; empty: no compile
   std::string deviceProfile, deviceMap; ///< values of these compilerFlags
-  /// No cached program is used: a requested file or text comes only from
+  /// Do not use a cached program: a requested file or text comes only from
   /// compiling, or the program depends on this machine's free memory.
   bool alwaysCompiles = false;
 };

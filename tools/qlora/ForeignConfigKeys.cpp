@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Translates the keys in order, with the table's rows, and adds the defaults of
-// absent keys.
+// Translates the keys in order, most with the table in ForeignRows.h, and adds
+// the defaults of absent keys.
 
 #include "tools/qlora/ForeignConfigKeys.h"
 
@@ -86,11 +86,11 @@ Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(ForeignTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "
                    "the longest row");
-  // transformers: TrainingArguments clip only if the value is a number.
+  // transformers does not clip gradients if the value is null.
   if (entry.key == "max_grad_norm" &&
       (isOf(ForeignTool::kTrl) || isOf(ForeignTool::kLlamaFactory)))
     return add(entry, "max_grad_norm", "0"), Status::ok();
-  // axolotl: resolve_dtype() in utils/config.
+  // axolotl's resolve_dtype() (utils/config) gives null a meaning.
   if (entry.key == "bf16" && isOf(ForeignTool::kAxolotl))
     return translateRow(entry);
   return Status::ok();

@@ -102,8 +102,8 @@ static Status checkSetKey(const std::string &key, const json &value) {
       row->values);
 }
 
-/// Reads conversations under another key than `messages`, or with ShareGPT's
-/// names in messages, as `conversations`.
+/// Maps the column of messages to `conversations` if its name is not `messages`
+/// or its messages have ShareGPT's keys ("from").
 static void addMessages(const json &set, ForeignData &data) {
   const std::string field = foreignNameOf(set.value("field_messages", json()));
   const json names = set.value("message_property_mappings", json());
@@ -115,7 +115,7 @@ static void addMessages(const json &set, ForeignData &data) {
     data.columns["conversations"] = key;
 }
 
-/// Translates `type`: names of axolotl's prompt_strategies, DATASET_HANDLERS.
+/// Translates `type`, a name in axolotl's prompt_strategies.
 static Status addType(const json &set, const std::string &rl,
                       ForeignData &data) {
   const json value = set.value("type", json());

@@ -21,8 +21,8 @@ struct ForeignData {
   /// Paths as written, relative to the YAML file, as in train_file.
   nlohmann::ordered_json paths = nlohmann::ordered_json::array();
   std::set<std::string> formats; ///< values of row_format; empty: any
-  /// Values of dataset_columns: "" for a column that is not read, the column's
-  /// own name for one that is read.
+  /// Column of each field, as in dataset_columns; "" if the field is not read,
+  /// the field's name for a column with that name.
   std::map<std::string, std::string> columns;
   bool hasPieces = false; ///< long rows of text are split into several rows
 

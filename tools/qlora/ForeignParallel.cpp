@@ -36,7 +36,7 @@ static constexpr const char *kZeroSame =
     "max_reuse_distance gather_16bit_weights_on_model_save "
     "ignore_unused_parameters load_from_fp32_weights memory_efficient_linear "
     "use_multi_rank_bucket_allreduce elastic_checkpoint";
-/// Keys of DeepSpeed that repeat transformers' arguments, and our options.
+/// Keys of DeepSpeed that repeat arguments of transformers, and our option.
 static constexpr std::pair<const char *, const char *> kDeepSpeedNumbers[] = {
     {"train_micro_batch_size_per_gpu", "per_device_train_batch_size"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},

@@ -80,8 +80,8 @@ Status Translation::checkFolder(const YamlEntry &entry) {
 /// Adds row_format and dataset_columns, which apply to training and validation
 /// data together.
 void Translation::addData() {
-  // Only dataset_info.json has formats; a file may name qlora's train_file
-  // instead. Its instruction rows become turns, as in LLaMA-Factory.
+  // Without formats from dataset_info.json, the file names qlora's train_file.
+  // Instruction rows become turns even then, as in LLaMA-Factory.
   if (isOf(ForeignTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
@@ -186,8 +186,8 @@ Status Translation::translateAllLinear(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Ignores the batch size for evaluation, which uses the training batch size.
-/// Refuses a different one if the result of a row depends on its micro-batch.
+/// Ignores the batch size for evaluation: qlora uses the training batch size.
+/// Refuses a different size if the result of a row depends on its micro-batch.
 Status Translation::translateEvalBatch(const YamlEntry &entry) {
   std::string batch = flagOf("per_device_train_batch_size");
   for (const YamlEntry &other : entries) {
@@ -235,8 +235,8 @@ Status Translation::translateBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Translates axolotl's warm-up: it rounds fractions down, takes 2 steps for 1,
-/// and without any key 3 % of the steps, at most 100.
+/// Translates axolotl's warm-up. axolotl rounds fractions down, warms up for 2
+/// steps if 1 is given, and by default for 3 % of the steps, at most 100.
 Status Translation::translateWarmup(const YamlEntry &entry) {
   if (!isOf(ForeignTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -252,7 +252,7 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Sets the options for prompts with completions and for conversations.
+/// Sets completion_only_loss and assistant_only_loss to the inverted value.
 Status Translation::translateLossOfInputs(const YamlEntry &entry) {
   const std::string word = foreignNameOf(entry.value);
   if (word != "true" && word != "false")

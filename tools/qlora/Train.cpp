@@ -76,7 +76,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  // A value that is no file is a known GPU or a keyword: its flag is hashed.
+  // Hash a file's content. Names of GPUs and keywords are in the hashed flags.
   for (const std::string &path :
        {configuration.deviceProfile, configuration.deviceMap})
     if (const auto text = readWholeFile(path); text.isOk())

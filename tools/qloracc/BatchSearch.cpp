@@ -14,8 +14,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// Factors of the smallest time per row: up to kAsGood a larger batch is
-/// chosen, and above kWorthMore the search ends.
+/// Multiples of the smallest time per row. The largest batch within kAsGood is
+/// chosen; a batch above kWorthMore ends the search.
 static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
 
 static double leastSeconds(ArrayRef<FoundBatch> candidates) {

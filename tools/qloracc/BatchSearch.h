@@ -21,7 +21,7 @@ namespace qlora {
 struct FoundBatch {
   int64_t batch = 0;
   StepPlan plan; ///< with that batch
-  /// One line, only for the chosen batch, and only if its plan fits.
+  /// Why the batch was chosen, in one line; empty if its plan does not fit.
   std::string reason;
 };
 

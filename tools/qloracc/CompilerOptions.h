@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Number of options below that come first in --help-all.
+/// --help-all prints this many of the options below first.
 inline constexpr size_t kCompilerOptionsFirst = 4;
 
 namespace compiler_options {

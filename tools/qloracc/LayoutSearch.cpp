@@ -95,7 +95,7 @@ static const Layout &chosenOf(ArrayRef<Layout> layouts) {
       return layout.plan.fits &&
              layout.rowSeconds() <= kNoise * fastest->rowSeconds();
     });
-  // No plan fits: one with hostBytes exceeds host memory, not --memory-limit.
+  // No plan fits. Plans above --memory-limit have hostBytes 0 and come first.
   const auto bytesOf = [](const Layout &layout) {
     return std::pair(layout.plan.hostBytes, layout.plan.bytes);
   };

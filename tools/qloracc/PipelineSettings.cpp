@@ -21,7 +21,7 @@ static Status checkChunks(const Options &o) {
   return Status::ok();
 }
 
-/// Refuses pipeline options without a pipeline, and options that exclude one.
+/// Refuses pipeline options without a pipeline, and conflicts with a pipeline.
 static Status checkPipeline(const Options &o, const CompileOptions &c) {
   if (c.stages == 1) {
     const std::string_view said =

@@ -83,7 +83,7 @@ static int64_t longestRow(const CompilerSettings &settings) {
                            settings.compile.lengths.end());
 }
 
-/// Returns the model's positions if they are fewer than the longest row's.
+/// Returns max_position_embeddings if the longest row has more tokens.
 static std::optional<int64_t> fewPositions(ModuleOp model,
                                            const CompilerSettings &settings) {
   auto positions = configured<IntegerAttr>(model, "max_position_embeddings");

@@ -20,12 +20,12 @@ namespace qlora {
 std::vector<std::string> modelWarnings(mlir::ModuleOp model,
                                        const CompilerSettings &settings);
 
-/// Returns whether adapted weights are [in, out]: those of GPT-2's Conv1D,
-/// unless they are quantized, since bitsandbytes transposes them.
+/// Returns whether adapted weights are [in, out], as in GPT-2's Conv1D. They
+/// are [out, in] if they are quantized, because bitsandbytes transposes them.
 bool adaptsInOut(mlir::ModuleOp model, const Options &options);
 
-/// Returns an error for rows longer than a table of learned positions, or
-/// empty.
+/// Returns an error if the longest row exceeds the table of learned positions,
+/// else an empty string.
 std::string positionsError(mlir::ModuleOp model,
                            const CompilerSettings &settings);
 

@@ -102,11 +102,11 @@ std::string initName(const std::string &choice, bool isB) {
 /// Returns the sequence lengths that are compiled for packing short rows
 /// (--step-packing, runtime/Data/StepPacking.h): ascending, at most 13, from an
 /// eighth of `tokens` to `tokens`. Each but the last is a multiple of 64 and of
-/// `parts`, the cp ranks. From one length to its double there are four at equal
-/// distances. Before rounding, each is at least 4/5 of the next, so 9 % of a
+/// `parts`, the cp ranks. Each doubling of the length has four equal steps.
+/// Before rounding, each length is at least 4/5 of the next, so 9 % of a
 /// sequence is padding on average (eight rows of 40 to 512 tokens; 17 % with
-/// two per doubling, 6 % with six). Each length takes the compile of a variant,
-/// and 4 MiB of a run's memory for 24 layers.
+/// two steps per doubling, 6 % with six). Each length costs the compile of a
+/// variant, and 4 MiB of a run's memory for 24 layers.
 std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   constexpr int64_t kOctaves = 3, kPerOctave = 4;
   const int64_t tile = std::lcm(64, parts); ///< row multiple that suits kernels
@@ -123,8 +123,8 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   return buckets;
 }
 
-/// Returns the value of step_packing; auto: whether train_file has rows (JSONL,
-/// or a rows file of qlora-data).
+/// Returns the value of step_packing. If it is auto, returns whether train_file
+/// has rows (JSONL, or a rows file of qlora-data), not micro-batches.
 StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   const std::string choice = options.text("step_packing");
   // Preference training has one answer per sequence, and a pipeline splits a
@@ -329,8 +329,8 @@ Status record(const char *name, const std::string &value,
   return settings.options.applySetting(name, value, flagSpelling(name));
 }
 
-/// Returns whether a search must fit this machine's memory. Layouts of CPU
-/// ranks need not: on one machine all take the same memory in total.
+/// Returns whether a search must fit this machine's memory. A search for CPU
+/// layouts need not: all layouts take the same memory in total.
 bool fitsMachine(const CompilerSettings &settings) {
   const bool hasLayouts = settings.findsLayout && settings.ranks > 1 &&
                           settings.compile.target == "cuda";
@@ -428,7 +428,7 @@ StatusOr<CompilerSettings> parseSettings(std::span<const std::string> words) {
         batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
-  if (!settings.codegen.cudaArchs.empty()) // refuse it before all passes
+  if (!settings.codegen.cudaArchs.empty()) // fail before the passes
     QLORA_RETURN_IF_ERROR(
         findCudaCompiler(settings.codegen.cudaCompiler).status());
   return settings;

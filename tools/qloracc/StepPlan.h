@@ -16,7 +16,7 @@ namespace qlora {
 struct StepPlan {
   bool fits = false; ///< within both limits
   int64_t bytes = 0; ///< per rank; of the smallest plan if none fits
-  int64_t hostBytes = 0; ///< pinned, per rank; 0 above --memory-limit
+  int64_t hostBytes = 0; ///< pinned, per rank; 0 if no plan fits
   // Predicted times for CompilerSettings::ranks ranks; 0 above --memory-limit.
   double rowSeconds = 0; ///< for one row of the largest micro-batch
   StepSeconds step;

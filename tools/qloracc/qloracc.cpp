@@ -236,7 +236,7 @@ LogicalResult Compile::describe(ModuleOp program) {
 static std::string architecturesText(const CodegenOptions &codegen) {
   if (codegen.target != "cuda")
     return "";
-  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // parsed before
+  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // is valid
   std::string text;
   for (const CudaArch &arch : archs.value())
     text += (text.empty() ? " for " : ", ") + arch.name();

@@ -26,7 +26,7 @@ class Error(Exception):
 
 
 def _program(name: str) -> str:
-    """Searches the wheel, the build of a clone, then PATH."""
+    """Finds a program in the wheel, the build of a clone, or PATH."""
     for folder in (os.path.join(_HERE, "bin"), _BUILD):
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK):
@@ -39,7 +39,7 @@ def _program(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Makes the data step run in this Python, which has its packages."""
+    """Makes qlora-data run in this Python, which has the packages."""
     return {"QLORA_PYTHON": sys.executable, **os.environ}
 
 
@@ -52,7 +52,7 @@ def _text(value: Any) -> str:
 def _flags(options: dict[str, Any]) -> list[str]:
     flags = []
     for name, value in options.items():
-        # Several inputs are mixed: one flag for each.
+        # A list of data files becomes one flag per file.
         several = (name in ("train_file", "validation_file")
                    and isinstance(value, (list, tuple)))
         for one in value if several else [value]:
@@ -68,7 +68,7 @@ def _end(process: subprocess.Popen) -> None:
 
 class Training:
     """A run. Iteration yields metrics as they arrive, and raises Error if the
-    run fails. An object without references stops its run, as stop() does."""
+    run fails. Deleting the object ends the run, too (see stop())."""
 
     def __init__(self, command: list[str]):
         self.metrics: list[dict[str, Any]] = []  # all until now
@@ -78,9 +78,9 @@ class Training:
             stdin=subprocess.DEVNULL, env=_environment(), text=True,
             encoding="utf-8", errors="replace")
         weakref.finalize(self, _end, self._process)
-        # Both pipes are read at once, so that the program never waits. The
-        # threads hold no reference to this object, so that it can be freed
-        # first. In a notebook sys.stderr and sys.stdout are not a terminal's.
+        # One thread per pipe, because a full pipe would block the program. The
+        # threads copy text to sys.stderr and sys.stdout, as notebooks need.
+        # They hold no reference to this object, so that it can be deleted.
         self._rows: queue.SimpleQueue = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=_forward, daemon=True, args=(
@@ -97,7 +97,7 @@ class Training:
         try:
             row = self._rows.get()
         except KeyboardInterrupt:
-            # Ctrl-C on a terminal reaches the program too; both count as one.
+            # A terminal sends Ctrl-C to the program too, which counts it once.
             self.stop(signal.SIGINT)
             raise
         if row is None:
@@ -122,7 +122,7 @@ class Training:
         return self.metrics
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ends after the step, with a checkpoint and the adapter so far."""
+        """Ends the run after its step, with a checkpoint and the adapter."""
         if self._process.poll() is None:
             self._process.send_signal(number)
         while (row := self._rows.get()) is not None:
@@ -146,7 +146,7 @@ def _forward(pipe, out, errors: list[str]) -> None:
 
 
 def _read_rows(pipe, out, rows: queue.SimpleQueue) -> None:
-    """Queues rows, then None. Prints other lines, as dry_run's commands."""
+    """Queues metrics, then None. Prints other lines (commands of dry_run)."""
     for line in pipe:
         try:
             row = json.loads(line)
@@ -180,12 +180,12 @@ def _say(command: str, model, options: dict[str, Any]) -> str:
 
 
 def plan(model, **options) -> str:
-    """Returns what a training needs, without training."""
+    """Returns the output of `qlora plan`: what a training would need."""
     return _say("plan", model, options)
 
 
 def memory(model, **options) -> str:
-    """Returns which configurations fit into memory."""
+    """Returns the output of `qlora memory`: which configurations fit."""
     return _say("memory", model, options)
 
 

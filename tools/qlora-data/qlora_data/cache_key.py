@@ -25,8 +25,8 @@ _BLOCK = 1 << 20
 
 
 class _Key:
-    """Hashes parts with their lengths, so that different parts never have the
-    same bytes."""
+    """Hashes parts, each with its length: ("ab", "c") and ("a", "bc") differ.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -59,7 +59,7 @@ def _own_sources() -> list[str]:
 
 def cache_key(args: argparse.Namespace) -> str:
     key = _Key()
-    # The source text of qlora-data is its version.
+    # Hash the source text of qlora-data, which has no version number.
     key.add(sys.version, *map(importlib.metadata.version, PACKAGES))
     for source in _own_sources():
         key.add_file(source)

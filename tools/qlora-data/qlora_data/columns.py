@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .errors import DataError
 from .marks import names_mark
 
-# Columns of each shape, the identifying ones first.
+# Columns of each shape of row. The first ones identify the shape.
 _ANSWERS = ("chosen", "rejected", "label", "system")
 _SHAPES = (("prompt", "completion", "tools", *_ANSWERS),
            ("messages", "tools", *_ANSWERS), ("text",),
@@ -23,7 +23,7 @@ _NAMES = sorted({name for shape in _SHAPES for name in shape}
 
 @dataclass
 class Columns:
-    """`sources`: the column in the data, by its name in shapes.py. `unread`:
+    """`sources` maps a name in shapes.py to a column of the data. `unread`:
     columns to ignore."""
     sources: dict[str, str] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)

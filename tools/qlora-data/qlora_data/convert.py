@@ -78,7 +78,7 @@ class Converter:
         self._templates: dict[str, Template] = {}
 
     def convert(self, path: str, output: str, progress: Progress) -> RowSpool:
-        """Converts all rows of a file or folder for the file `output`."""
+        """Converts all rows of a file or folder. Spools them near `output`."""
         files = data_files(path)
         total = total_bytes(files)
 
@@ -106,8 +106,8 @@ class Converter:
 
     def tokenised(self, rows: list[SourceRow],
                   out: TokenRows) -> Iterator[TokenisedRow]:
-        """Yields rows before they are cut. Counts in `out` what the chat
-        template changed."""
+        """Yields rows, not yet cut to max_length. Counts in `out` the rows that
+        the chat template changed."""
         batch = [text for row in rows for text in self._rendered(row, out)]
         encodings = self._encoded(batch)
         sides = 2 if self.options.pairs else 1
@@ -122,7 +122,7 @@ class Converter:
                 raise error.at(place) from None
 
     def add(self, row: TokenisedRow, out: TokenRows) -> str:
-        """Cuts the row and adds it, or returns why it is left out."""
+        """Cuts and adds the row. Returns "", or why the row is left out."""
         limit = self.options.max_length
         try:
             for ids, _ in row.sides:
@@ -202,7 +202,7 @@ class Converter:
                        texts: list[tuple[str, list[Span] | None]],
                        out: TokenRows) -> None:
         """Counts reasoning that templates remove from prompts on purpose.
-        Refuses other omissions: the row would be trained without them."""
+        Refuses a row from which the template drops anything else."""
         messages = talk.chat.messages
         learned = (talk.chat.prompt_count if self.options.rule.completion_only
                    else 0)
@@ -237,8 +237,8 @@ class Converter:
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
-        # A template given as a file is used as it is. If all turns are in the
-        # loss, the template need not render earlier turns unchanged.
+        # The model's template may be replaced only if labels depend on it: if
+        # only the assistant's turns are in the loss. A given file is kept.
         if own and (self._is_shipped or (self.options.rule.assistant_only
                                          and not named)):
             own = recognised(own) or own
@@ -332,9 +332,9 @@ class Converter:
 
 
 def _check_prompts(counts: TokenRows) -> None:
-    """Refuses a file in which only some pairs have a prompt column: the common
-    beginning of two answers may be no prompt then. Refuses prompts that the
-    answers of all pairs repeat."""
+    """Refuses a file in which only some pairs have a prompt column: in others,
+    the common beginning of the answers may not be the prompt. Refuses prompts
+    that the answers of all pairs repeat."""
     first = counts.first
     if "own_prompt" in first and "shared_prompt" in first:
         raise DataError(

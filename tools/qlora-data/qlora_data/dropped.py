@@ -37,7 +37,8 @@ def dropped_part(talk: Conversation, text: str) -> str:
 
 def _changes(message: dict, text: str, contents: str):
     """Yields each part of a message, and the message with that part changed.
-    Skips content that is in the text as often as in all `contents`."""
+    Skips content that `text` has as often as `contents`, the joined messages.
+    """
     content = message.get("content")
     words = content.strip() if isinstance(content, str) else ""
     if words and text.count(words) < contents.count(words):

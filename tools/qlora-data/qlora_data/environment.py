@@ -31,7 +31,7 @@ _IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
 
 
 def _venv() -> str:
-    """Returns the environment for packages that are missing elsewhere."""
+    """Returns the virtual environment that is searched last."""
     if not _IS_INSTALLED:
         return os.path.join(_REPOSITORY, ".venv")
     data = (os.environ.get("XDG_DATA_HOME")
@@ -83,8 +83,8 @@ def _missing(tried: list[str]) -> DataError:
 def ensure_packages(arguments: list[str]) -> None:
     """Returns in a Python that has the packages: this one, or another one,
     which starts from the beginning with the same arguments."""
-    # These are the paths that were executed: the Python of an environment may
-    # report another path as sys.executable.
+    # `tried` has paths as they were executed: the Python of a virtual
+    # environment may report another path as sys.executable.
     tried = os.environ.pop(_TRIED, "").split(os.pathsep)
     tried = [python for python in tried if python]
     candidates = _candidates()

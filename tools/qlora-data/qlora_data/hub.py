@@ -19,21 +19,21 @@ from .errors import DataError
 
 _TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
                     "special_tokens_map.json", "added_tokens.json"]
-# Leave out weights in other formats, and an adapter's logs and metrics.
+# Files to transfer: no weights in other formats, no logs and metrics.
 _MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
                 "*.safetensors", "model.safetensors.index.json"]
 _TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
                   "adapter_model.safetensors", "config.json",
                   "generation_config.json", "model.safetensors", "README.md"]
-# Leave out subfolders (checkpoints, copies in other formats), which the other
-# patterns match too: their * matches a slash.
+# Subfolders (checkpoints, copies in other formats) are not transferred. The
+# patterns above match them too, because * matches a slash.
 _FOLDERS = ["*/*"]
 
 
 def _library():
     """Imports huggingface_hub, a dependency of tokenizers."""
-    # huggingface_hub reads the variable at import. Progress bars are for
-    # terminals.
+    # Progress bars are for terminals. Set this before the import, which reads
+    # it.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
@@ -86,7 +86,7 @@ def _fetch_model(name: str, revision: str) -> None:
 
 
 def _create(hub, name: str, private: bool) -> str:
-    """Returns the name with its owner. An existing repository is unchanged."""
+    """Creates the repository unless it exists. Returns OWNER/NAME."""
     if not hub.get_token():
         raise DataError("--push-to-hub needs a token of the Hugging Face hub",
                         "log in with hf auth login, or set HF_TOKEN")
@@ -126,7 +126,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def run_command(arguments: list[str]) -> None:
-    """Runs `arguments[0]`, one of COMMANDS, each with two arguments."""
+    """Runs the command `arguments[0]` of COMMANDS with its two arguments."""
     if len(arguments) != 3:
         raise DataError(f"{arguments[0]} takes two words, but got "
                         f"{len(arguments) - 1}", "see qlora-data's README.md")

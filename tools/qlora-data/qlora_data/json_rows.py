@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Reads elements of a JSON array one by one, without holding the array in
-memory: an array of rows, or "data" or "train" of an object."""
+memory. The array is the whole file, or "data" or "train" of an object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .jsonl import beyond_limits
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-# The begin of an object up to its rows; only short values may precede them.
+# Matches an object's text up to its rows. Only scalars may precede the rows.
 _ROWS_KEY = re.compile(
     rb'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*'
     rb'"(?:data|train)"\s*:\s*(?=\[)')
@@ -25,8 +25,8 @@ _DECODER = json.JSONDecoder()
 
 
 def json_list_place(head: bytes) -> int:
-    """Returns the byte offset of an object's rows; 0 if it has none, or if
-    large values precede them."""
+    """Returns the byte offset of the array of rows in an object that begins
+    with `head`; 0 if `head` does not reach it."""
     found = _ROWS_KEY.match(head)
     return found.end() if found else 0
 

@@ -111,7 +111,7 @@ def _metadata(source: str, summary: dict[str, int],
 
 
 def _warn(place: str | None, text: str, kind: str = "warning") -> None:
-    """Prints the text, unless no row has a place for it."""
+    """Prints the text about `place`; does nothing if `place` is empty."""
     if place:
         print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
 
@@ -167,11 +167,11 @@ def _run(arguments: list[str]) -> None:
         from .cache_key import cache_key
         print(cache_key(args))
         return
-    # These modules need the packages.
+    # Not imported earlier: these modules need the packages.
     from .convert import Converter, Options
     from .marks import LossRule
     from .model_files import ModelFiles
-    # Compared answers are in the loss as a whole, as in TRL.
+    # Preference training uses all tokens of the answers, as in TRL.
     compares = args.pairs or args.unpaired
     rule = LossRule(True, False) if compares else LossRule(
         args.completion_only_loss, args.assistant_only_loss)
@@ -204,14 +204,14 @@ def _run(arguments: list[str]) -> None:
 
 
 def _stop(number, _frame):
-    # A second signal must not stop the removal of the file and the workers.
+    # Ignore further signals while the file and the workers are removed.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
-    # The handler raises inside the writer, which removes its temporary file.
+    # _stop() raises inside the writer, which then removes its temporary file.
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

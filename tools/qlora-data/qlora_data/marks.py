@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which turns are in the loss, and keys of rows and messages that change it.
+"""Decides which turns are in the loss, and checks keys that mark turns.
 
 Trainers exclude a turn from the loss, include it, or weight it with keys of
 their own: weight (OpenAI), train, training, train_detail (axolotl), loss
@@ -41,9 +41,9 @@ _LEARNS = {"loss", "losses", "weight", "weights", "weighted", "train", "trains",
 _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
            "exclude", "excluded"}
 _NOT = {"no", "not", "non", "never", "without", "dont"}
-# Words that are marks only if the value is true or false.
+# Words that make a key a mark only if its value is true or false.
 _MAYBE = {"label", "target", "include", "included"}
-# Words of keys about turns of others than the assistant, or about some turns.
+# Words in keys about turns of other speakers, or about only some turns.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
            "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
@@ -67,8 +67,8 @@ def _is_mark(key: str, value: object) -> bool:
 
 
 def _learns(words: frozenset[str]) -> bool:
-    """Returns whether true, as value of a key with these words, puts text into
-    the loss."""
+    """Returns whether a key with these words, if its value is true, puts text
+    into the loss."""
     if words.isdisjoint(_LEARNS | _MAYBE):
         return False
     return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))
@@ -79,7 +79,7 @@ def _asks(key: str, value: object) -> bool | None:
     part of the text, or its meaning is unclear."""
     words = _words(key)
     is_number = isinstance(value, (int, float)) and value in (0, 1)
-    # Masks of numbers may use 1 for tokens in the loss, or for the others.
+    # In a mask, 1 may mean "in the loss" or "not in the loss".
     unclear = (words.isdisjoint(_LEARNS) and not isinstance(value, bool)
                and not words.isdisjoint({"mask", "masks"}))
     if not is_number or unclear:
@@ -109,7 +109,7 @@ def _marks(message: dict, path: str) -> Iterator[tuple[str, object]]:
 
 def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
                  where: str) -> None:
-    """Refuses a message with a key that contradicts `is_learned`, whether the
+    """Refuses a message with a key that contradicts `is_learned`: whether the
     message is in the loss."""
     for path, value in marks_of(message).items():
         key = path.rsplit(".", 1)[-1]
@@ -147,7 +147,7 @@ def _value_of(text: object) -> object:
 
 
 def _row_asks(key: str, value: object) -> bool:
-    """Returns whether a column keeps all answers in the loss, with weight 1."""
+    """Returns whether the column keeps all answers in the loss, at weight 1."""
     words = _words(key)
     if isinstance(value, list):
         flags = [item for item in value

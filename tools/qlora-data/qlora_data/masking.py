@@ -51,8 +51,8 @@ class Conversation:
 
 def learned_texts(talk: Conversation, rule: LossRule
                   ) -> list[tuple[str, list[Span] | None]]:
-    """Returns the rendered conversation and its ranges in the loss, in order;
-    None means all of it. Several texts if the template changes turns."""
+    """Returns (text, character ranges in the loss; None: all of it). There are
+    several texts if the template changes earlier turns."""
     from_message = talk.chat.prompt_count if rule.completion_only else 0
     if rule.assistant_only and not talk.template.has_marks:
         return _turns(talk, from_message)
@@ -103,10 +103,10 @@ def unwritten_reasoning(messages: list[dict],
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
-    """Returns the beginning of `through`, the rendering up to a turn, that
-    `text`, the rendering of more messages, repeats. That is all of `through`,
-    or all except an end token that closes the conversation after the turn.
-    Empty if `text` renders the turn differently."""
+    """Returns the common beginning of `through`, which ends with a turn, and
+    `text`, which renders later messages too: all of `through`, or all except
+    an end token that closes the conversation. Returns "" if `text` renders the
+    turn differently."""
     if text.startswith(through):
         return through
     for token in end_tokens:
@@ -119,9 +119,9 @@ def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
 
 def _opening(talk: Conversation, index: int, through: str) -> int:
     """Returns the offset in `through` at which the assistant's text of message
-    `index` begins. A template may ignore the generation prompt, or write a
-    different one than the turn has, such as one that opens the thinking. Then
-    the text begins after the common beginning of prompt and turn."""
+    `index` begins. A template may ignore the generation prompt, or write one
+    that differs from the turn, such as one that opens the thinking. Then the
+    text begins after the common beginning of prompt and turn."""
     prompted = ""
     for prompt in (True, False):
         try:
@@ -140,8 +140,8 @@ def _opening(talk: Conversation, index: int, through: str) -> int:
 
 
 def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
-    """Excludes line breaks after the end-of-turn token: a model that stops at
-    the token never writes them."""
+    """Returns the turn's end, without line breaks after the end-of-turn token:
+    a model that stops at the token never writes them."""
     trimmed = through.rstrip()
     return len(trimmed if trimmed.endswith(end_tokens) else through)
 

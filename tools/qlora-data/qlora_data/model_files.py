@@ -82,7 +82,7 @@ class ModelFiles:
     def special_tokens(self, id_to_token,
                        defaults: dict[str, str]) -> dict[str, str]:
         """Returns the named special tokens. A name set to null is absent.
-        Absent bos and eos are the tokenizer's `defaults`, or given by id in
+        If bos or eos is absent, uses the tokenizer's `defaults`, or the id in
         config.json (older GPT-2 folders)."""
         source = self._special_sources()
         tokens = {}
@@ -98,7 +98,7 @@ class ModelFiles:
         return {name: text for name, text in tokens.items() if text}
 
     def further_special_tokens(self) -> list[dict]:
-        """Returns special tokens without a name, as add_tokens takes them."""
+        """Returns special tokens without a name, for add_tokens()."""
         source = self._special_sources()
         listed = source.get("extra_special_tokens")
         if not isinstance(listed, list):
@@ -118,7 +118,7 @@ class ModelFiles:
 
     def declared_tokens(self) -> list[tuple[int, dict]]:
         """Returns added_tokens_decoder, else added_tokens.json, as (id,
-        properties), by id."""
+        properties), sorted by id."""
         declared = self.config.get("added_tokens_decoder")
         if not isinstance(declared, dict):
             special = {_content(value) for value

@@ -59,7 +59,7 @@ def sides_of(row: dict) -> list[dict]:
 
 
 def shares_prompt(row: dict) -> bool:
-    """Returns whether the prompt is the common beginning of two texts."""
+    """Returns whether only the answers have the prompt, as common start."""
     return (isinstance(row.get("chosen"), str)
             and all(row.get(key) is None for key in ("prompt", "instruction")))
 
@@ -95,7 +95,7 @@ def _answer(row: dict, key: str) -> str | list:
 
 
 def _texts(rest: dict, answers: list[str]) -> list[dict]:
-    """Returns rows for two answers of plain text."""
+    """Returns one row for each of two plain-text answers."""
     for key, answered in (("prompt", "completion"),
                           *((name, "output") for name in _PROMPTS)):
         if key not in rest:
@@ -124,15 +124,15 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
 
 
 def _is_other_text(text: str, shared: str) -> bool:
-    """Returns whether a text has words that are not in the common beginning. A
-    single word is a label, a name or a number."""
+    """Returns whether a text is not part of the common beginning. A single word
+    does not count: it is a label, a name or a number."""
     return len(text.split()) > 1 and text.strip() not in shared
 
 
 def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
-    """Refuses an empty prompt (an empty cell of CSV), and one that both answers
-    repeat, since it would be in the loss. A repeated single word may be chance,
-    so the converter decides about it after the whole file."""
+    """Refuses an empty prompt (an empty cell of CSV), and a prompt that both
+    answers repeat, since it would be in the loss. One repeated word may be
+    chance, so the converter decides after the whole file."""
     if not prompt.strip():
         raise DataError(f"a preference row whose '{key}' is empty",
                         f"add '{key}', or remove the row")
@@ -142,15 +142,15 @@ def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
-    """Returns rows for two answers of messages. The prompt is their common
-    beginning, unless that begins with the assistant. A string `prompt` or
-    `messages` may repeat it."""
+    """Returns one row for each of two answers that are lists of messages. Their
+    common beginning is the prompt, unless its first message is the assistant's.
+    A string `prompt` or `messages` may repeat the prompt."""
     prompt = rest.pop("prompt", None)
     same = _shared(*answers)
     if isinstance(prompt, list):
         turns = [turn_of(turn, f"prompt[{index}]")
                  for index, turn in enumerate(prompt)]
-        # The answers may share more than the prompt that both repeat.
+        # If both answers repeat the prompt, they may share later messages too.
         if turns and all(answer[:len(turns)] == turns for answer in answers):
             same = min(same, *(len(answer) - 1 for answer in answers))
             same = max(same, len(turns))

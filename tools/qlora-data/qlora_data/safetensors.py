@@ -117,7 +117,7 @@ def _unwritable(error: OSError, path: str, size_bytes: int) -> DataError:
 
 def read_integers(path: str) -> tuple[dict[str, tuple[list[int], memoryview]],
                                       dict[str, str]]:
-    """Returns each tensor's shape and values, mapped, and the metadata."""
+    """Maps the file. Returns tensors as (shape, values), and the metadata."""
     try:
         with open(path, "rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))

@@ -20,7 +20,7 @@ from .errors import DataError, unreadable
 
 NORMAL, _UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 _UNIGRAM, _BPE = 1, 2
-# Limits the time of _merges(), which splits each piece at every position.
+# Characters of a piece; limits the time of _merges(), which tries all splits.
 _LONGEST_PIECE = 4096
 SPACE = "▁"
 
@@ -160,7 +160,7 @@ def tiktoken_error(what: str, place: str) -> DataError:
 
 
 def _merges(scores: dict[str, tuple[float, int]]) -> list[tuple[str, str]]:
-    """Returns pairs that form a normal piece, by its score, then its id."""
+    """Returns pairs of texts that form a piece, by its score, then its id."""
     ranked = []
     for text, (score, number) in scores.items():
         for cut in range(1, len(text)):

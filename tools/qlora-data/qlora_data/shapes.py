@@ -59,8 +59,8 @@ def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
     if isinstance(form, ChatRow):
         for index, message in enumerate(form.messages):
             in_prompt = index < form.prompt_count
-            # Ignore marks of prompt turns that are not in the loss: they are
-            # for other trainings.
+            # Ignore marks of prompt turns that are not in the loss: the marks
+            # are for other trainings.
             if not (in_prompt and rule.completion_only):
                 refuse_marks(message, rule.learns(message["role"], in_prompt),
                              rule, f"message {index + 1}")
@@ -108,7 +108,7 @@ def _forms(row: dict) -> dict[str, list[str]]:
 
 
 def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
-    """Returns the row without the keys of other forms."""
+    """Returns the row without keys of forms that are not in `formats`."""
     forms = _forms(row)
     meant = {key for form, keys in forms.items() if form in formats
              for key in keys}
@@ -268,8 +268,8 @@ def _message(value: object, where: str) -> dict:
 
 
 def _check_calls(message: dict, where: str) -> None:
-    """Refuses calls that are not a list, which templates leave out, and calls
-    without arguments (null in a table), at which they fail."""
+    """Refuses calls that are not a list, because templates leave them out, and
+    calls without arguments (null in a table), because templates fail."""
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list):
         raise DataError(f"{where}: 'tool_calls' expects a list, but got "

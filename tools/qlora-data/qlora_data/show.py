@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Prints rows as they are trained, with the tokens in the loss marked.
 
-Rows of text take the path of the conversion (Converter.tokenised and add).
-Token files are read as they are.
+Converts rows of text as for training (Converter.tokenised() and add()), and
+reads token files unchanged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _judged(desirable: object) -> str:
 
 def text_rows(converter: Converter, path: str, chosen: range | list[int],
               out: TokenRows) -> Iterator[ShownRow]:
-    """Reads no row after the last that is chosen. Counts changes in `out`."""
+    """Yields rows with the numbers `chosen`. Counts changed rows in `out`."""
     limit = converter.options.max_length
     sources = (row for rows, _ in batches(data_files(path)) for row in rows)
     for number, source in zip(range(1, max(chosen) + 1), sources):
@@ -108,7 +108,7 @@ def _runs(tokenizer: TextTokenizer,
 
 
 def _printable(line: str) -> str:
-    """Escapes what a terminal would obey or hide."""
+    """Escapes control characters and invisible characters."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1]
                    for letter in line)
 
@@ -136,7 +136,7 @@ def _print_text(tokenizer: TextTokenizer, row: ShownRow,
 
 def show(converter: Converter, path: str, chosen: range | list[int],
          token_ids: bool, as_json: bool) -> TokenRows:
-    """Prints the rows of these numbers. Returns what conversion changed."""
+    """Prints rows with the numbers `chosen`. Returns counts of changed rows."""
     out, seen = TokenRows(), set()
     if path.endswith(".safetensors"):
         rows = (row for row in token_rows(path) if row.number in chosen)

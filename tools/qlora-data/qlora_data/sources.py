@@ -34,8 +34,8 @@ _BATCH_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
-# Errors of libraries for damaged data. A system OSError has a number, a
-# decompressor's has none.
+# Errors of libraries for damaged data. A decompressor raises OSError without a
+# number; an OSError with a number is from the system.
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
 
 
@@ -75,7 +75,7 @@ def total_bytes(files: list[str]) -> int:
 
 
 def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
-    """Yields batches of rows, and the bytes of all files read so far."""
+    """Yields (batch of rows, bytes read so far from all files)."""
     before = 0
     for path in files:
         rows, size = [], 0
@@ -151,8 +151,8 @@ def _text_rows(path: str, stream) -> Iterator[SourceRow]:
 
 
 def _lines(path: str, stream) -> Iterator[tuple[int, bytes]]:
-    """Yields lines that end with LF or CR LF only: a U+2028 inside a string
-    stays there."""
+    """Yields (line number, line). Splits at LF and CR LF only, because a string
+    may contain other line separators (U+2028)."""
     for number in range(1, sys.maxsize):
         raw = stream.readline(MAX_ROW_BYTES + 1)
         if not raw:

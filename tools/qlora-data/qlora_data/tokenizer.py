@@ -16,8 +16,8 @@ from .tokenizer_files import add_tokens, load_tokenizer
 class TextTokenizer:
     """Converts text to ids with character offsets.
 
-    Runs without the tokenizer's post-processor: those of byte-level tokenizers
-    trim spaces off the offsets, so that spaces would get no label. The ids that
+    Runs without the tokenizer's post-processor: byte-level post-processors trim
+    spaces off the offsets, so that spaces would get no label. The ids that
     the post-processor adds around a text are determined once (affixes)."""
 
     def __init__(self, files: ModelFiles):

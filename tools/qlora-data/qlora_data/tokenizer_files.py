@@ -2,8 +2,8 @@
 """Loads the tokenizer of a model folder from any of its formats: tokenizer.json
 (BPE, Unigram, WordPiece, WordLevel), tokenizer.model of SentencePiece,
 vocab.json with merges.txt. The tokens are those of AutoTokenizer in
-transformers 5 for the same folder, even if a file alone would give others: a
-LlamaTokenizer adds the space before a text by its own settings.
+transformers 5 for the same folder, even if a file alone gives other tokens: the
+settings of LlamaTokenizer, for example, decide about a space before the text.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 // The order of the passes; a change of the order must change this test. The
 // passes inside train.step( ) run on all steps in parallel. Pipeline.cpp gives
-// reasons.
+// the reasons for the order.
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' > %t.pipeline
 // RUN: FileCheck %s --input-file=%t.pipeline

@@ -97,7 +97,7 @@ protected:
     return bytes;
   }
 
-  /// Returns the compiler's calls since the last call of this function.
+  /// Returns how often the compiler ran since this function was last called.
   size_t calls() {
     StatusOr<std::string> lines = readWholeFile(folder.path("calls"));
     std::filesystem::remove(folder.path("calls"));
@@ -239,8 +239,8 @@ TEST_F(CudaTargetTest, PutsImagesIntoTheModule) {
   EXPECT_EQ(images[1].bytes[images[1].size], 0);
 }
 
-/// A file's contents must not depend on the folder that it was made in. nvcc
-/// compiles only the generated kernels; the handwritten ones would be slow.
+/// A file's contents must not depend on the folder that it was made in. To save
+/// time, a script replaces nvcc for the handwritten kernels.
 TEST_F(CudaTargetTest, GivesTheSameBytes) {
   auto compiler = findCudaCompiler("");
   if (!compiler.isOk())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs the kernel of a row op: prints it, compiles it into a module, loads
-// that, and calls it on the test's memory.
+// Runs the kernel of a row op: prints it, compiles it into a module, loads the
+// module, and calls the kernel on the test's memory.
 
 #ifndef QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H
 #define QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H

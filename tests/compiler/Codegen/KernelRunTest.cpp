@@ -301,7 +301,7 @@ TEST(KernelRun, AdamW) {
     EXPECT_NEAR(k[6].at(i), m, 1e-6);
     EXPECT_NEAR(k[7].at(i), v, 1e-6);
   }
-  // In place, as the update runs it: results over operands.
+  // In place, as in the update: results overwrite operands.
   k.runInPlace(5, 5);
   k.run(0, 2);
   for (int i = 0; i < 3; ++i)

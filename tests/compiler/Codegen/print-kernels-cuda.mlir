@@ -40,10 +40,10 @@ program.kernel @softmax attributes {columns = 2048 : i64,
   model.row_yield %y : tensor<2048xf32>
 }
 
-// A warp computes a narrow row. It has its own range of the block's array,
-// which is complete after a barrier of the warp. The next loop reads both
-// halves of the row, so lanes read what other lanes wrote. A value for all rows
-// is read before the row; rows after the last have no work.
+// A warp computes a narrow row in the warp's own range of the block's array.
+// The range is complete after a barrier of the warp. The next loop reads both
+// halves of the row, so lanes read what other lanes wrote. Values for all rows
+// are read first; rows after the last have no work.
 
 // CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
 // CHECK: __launch_bounds__(256, 4)
@@ -129,10 +129,10 @@ program.kernel @numbers attributes {columns = 4 : i64,
   model.row_yield %y : tensor<4xf32>
 }
 
-// Aligned rows are loaded and stored in lanes of at most 16 bytes. The number
-// of lanes keeps a row's threads busy: a warp takes 8 x 32 columns at a time,
-// but 4 x 32 of 96 would leave a quarter of it idle, and 8 x 32 more than half.
-// A value per row has no lanes, and adding a negated sum is a subtraction.
+// Aligned rows are loaded and stored in groups of at most 16 bytes, the lanes.
+// With 8 lanes, a warp takes 8 x 32 columns at a time. For 96 columns, 8 lanes
+// would leave more than half of the warp idle, so there are 4 (a quarter is
+// idle). A value per row has no lanes. Adding a negated value is a subtraction.
 
 // CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
 // CHECK: const float x1 = qlora_load_bf16(in1, int64_t(row));
@@ -207,9 +207,9 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
 }
 
 // Random numbers of lanes are drawn together, before the body. The drawn
-// integer decides what is kept: 0.25 is 2^22 of 2^24, in the upper 24 of 32
-// bits. The next loop draws them again and recomputes a sigmoid: neither needs
-// an array. Each of 256 threads takes its columns once: no loop.
+// integer is compared: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. The
+// second pass draws them again and recomputes the sigmoid, so neither needs an
+// array. 256 threads of 8 lanes take all columns at once: no loop.
 
 // CHECK-LABEL: // drawn: rows of 2048 columns, a block of 256 threads each.
 // CHECK-NOT: __shared__

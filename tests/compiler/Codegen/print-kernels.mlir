@@ -1,7 +1,7 @@
 // RUN: qlora-opt %s --print-kernels -o /dev/null | FileCheck %s
 
-// A reduction, a value computed from it, and the loop that stores. The result
-// has two kernel rows in one row of the tensor, which is wider than both.
+// A reduction, a value computed from it, and the loop that stores. A row of the
+// result has two kernel rows of 40 columns, and 20 further columns.
 
 // CHECK-LABEL: // rms_norm: rows of 40 columns.
 // CHECK: extern "C" void rms_norm_kernel(
@@ -89,8 +89,8 @@ program.kernel @functions attributes {columns = 16 : i64,
   model.row_yield %h : tensor<16xf32>
 }
 
-// A rotation takes both halves in one loop. There is a value per row, one per
-// group of rows, and one for all rows; the last is read once.
+// A rotation takes both halves in one loop. There is a value per row, a value
+// per group of rows, and a value for all rows, which is read once.
 
 // CHECK-LABEL: // rotate: rows of 8 columns.
 // CHECK: const float x2 = in2[0];
@@ -118,7 +118,7 @@ program.kernel @rotate attributes {columns = 8 : i64,
   model.row_yield %y : tensor<8xf32>
 }
 
-// In a row of 8 columns, the first 6 rotate, each with the column 3 further;
+// In a row of 8 columns, the first 6 rotate in pairs of columns c and c + 3;
 // the last two are unchanged.
 
 // CHECK-LABEL: // part: rows of 8 columns.
@@ -161,8 +161,8 @@ program.kernel @"mask+table" attributes {columns = 2 : i64,
   model.row_yield %y : tensor<2xf32>
 }
 
-// The largest element of a row, and integers: one loop finds the largest, one
-// stores the others, and one value is stored once per row.
+// Encodes a row as integers: one loop finds the largest magnitude, the next
+// stores the integers, and the magnitude is stored once per row.
 
 // CHECK-LABEL: // encode: rows of 24 columns.
 // CHECK: int8_t *const out0 = static_cast<int8_t *>(args->buffers[1]);

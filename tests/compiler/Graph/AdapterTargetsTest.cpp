@@ -139,7 +139,7 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
       // Paths without a number, or without a component before the number.
       {R"(["embed_tokens"])", "[0]", "[]", "model.embed_tokens", false},
       {R"(["q_proj"])", "[1]", "[]", "h.1.q_proj", false},
-      // layers_to_transform does not apply to a target with its full path.
+      // layers_to_transform does not apply to a target given by its full path.
       {R"(["model.layers.1.mlp.down_proj"])", "[0]", "[]", kDown, true},
   };
   for (const auto &test : cases) {

@@ -29,8 +29,8 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // CHECK: %slopes, %[[SUM:[a-z_0-9]+]], %[[COUNT:[a-z_0-9]+]], {{.*}} = model.dpo_loss %[[LOSS]], %[[LABELS]], %[[REFERENCE]] {beta = 2.500000e-01 : f64}
 // CHECK: return %[[SUM]], %[[COUNT]], {{.*}}, %[[CORRECT]] :
 
-// The gradient of each sequence is computed with its loss, and scaled when its
-// slope is known.
+// Each sequence's gradient is computed with its token loss, and scaled later by
+// the slope of the preference loss.
 // STEP-LABEL: train.step accumulate batch 4 length 8
 // STEP: model.linear {{.*}} {layer = 0 : i64, module = "q", phase = #model.phase<reference>}
 // STEP-NOT: lora

@@ -7,9 +7,9 @@
 // statistics: c at 1024, b at 1024 + 4096 = 5120, a at 5152; the end is 5168,
 // rounded up to rows of 1024: 6144.
 //
-// Three buckets hold near 3 : 2 : 1 parts of 6144: up to 3072, up to 5120, the
-// rest. c is the first, since more than half of it is below 3072; b begins the
-// second; a is left for the third.
+// Three buckets have sizes near 3 : 2 : 1, so they end near 3072, 5120 and
+// 6144. c is the first bucket, because more than half of c is below 3072; b
+// begins the second; a is left for the third.
 
 // CHECK: module attributes {train.decisions = {"bucket-gradients" = [{bytes = 20480 : i64, offset_bytes = 0 : i64, parameters = 1 : i64, starts_after = "c"}{{.*}}, train.flat_elements = 6144 : i64
 // CHECK-SAME: train.layout = [@c, @b, @a]
@@ -34,8 +34,8 @@
 // CHECK-NEXT: train.all_reduce 1 offset 5120 elements 32
 // CHECK-NEXT: train.all_reduce 2 offset 5152 elements 992
 
-// Only the two ranges that always exist, in a ratio of 2 : 1: up to 4096, and
-// the rest. The first still starts before the backward ends.
+// Only the two buckets that always exist, with sizes near 2 : 1, so the first
+// ends near 4096. It is still sent before the backward ends.
 // BIG-LABEL: train.step accumulate batch 1 length 4
 // BIG: train.accumulate @c
 // BIG-NEXT: train.all_reduce 0 offset 0 elements 5120
@@ -96,9 +96,9 @@ train.step accumulate batch 1 length 4 ["ids"] {
 
 // -----
 
-// Ten equal parameters of 1024 elements, with the statistics 11 * 1024. Four
-// buckets end near 4/10, 7/10 and 9/10 of 11 rows: 4.4, 7.7, 9.9 -> after rows
-// 4, 8 and 10.
+// Ten parameters of 1024 elements and the statistics are 11 rows of 1024. The
+// first three of four buckets end near 4/10, 7/10 and 9/10 of 11 rows (4.4,
+// 7.7, 9.9), so after rows 4, 8 and 10.
 // CHECK: train.accumulate @p2
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 4096
 // CHECK: train.accumulate @p6

@@ -8,8 +8,8 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=BOTH
 
 // A and B have 256 elements each: a third is 352 bytes, rounded up to 384. One
-// shard is sent while the next gradient is computed. Rows are incomplete, so
-// the norm combines the lengths of the ranks' shards.
+// shard is sent while the next gradient is computed. Each rank has only shards,
+// so the norm combines the lengths of all ranks' shards.
 // CHECK: %[[DB:.*]] = train.linear_weight_grad
 // CHECK: %[[B:.*]] = train.scatter_gradient @{{.*}}lora_B.weight, %[[DB]] {{.*}} : (tensor<64x4xf32>) -> tensor<96xf32>
 // CHECK: %[[DA:.*]] = train.linear_weight_grad

@@ -53,8 +53,8 @@
 // CHECK-NEXT: %[[DQXA:.*]] = model.linear %[[DQ]], %[[QB]] layout in_out {phase = #model.phase<backward>, scale = 2.000000e+00 : f64}
 // CHECK-NEXT: train.accumulate @base_model.model.l.0.q_proj.lora_B.weight, %[[DQB]] {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[DQA:.*]] = train.linear_weight_grad %[[DQXA]], %[[X]] {phase = #model.phase<backward>, scale = 1.000000e+00 : f64}
-// Nothing flows into the frozen embedding: no dX of the first layer, and
-// nothing through k and v.
+// No gradient flows into the frozen embedding: the first layer has no dX, and k
+// and v have no gradient.
 // CHECK-NEXT: train.accumulate @base_model.model.l.0.q_proj.lora_A.weight, %[[DQA]] {phase = #model.phase<backward>}
 // CHECK-NEXT: }
 

@@ -7,9 +7,9 @@
 // NONE: error: --powersgd-rank 16 compresses no trainable tensor: rows * columns must be more than 2 * (rows + columns) * rank; lower it, or use another --ddp-comm-hook
 // RANK: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'power_sgd', 2 and 0
 
-// AdamW keeps two moments of 4 rows of 1024 values, 32768 bytes. After them
-// come 2 rows of 32 for each part of @b, of 64 and of 16 rows: (16 + 32) * 2 *
-// 2 is less than 16 * 32 too. Then come 2 rows of 24 for @a.
+// AdamW's two moments of 4 x 1024 values take 32768 bytes of the state. Bases
+// follow: 2 rows of 32 for each part of @b, and 2 rows of 24 for @a. The part
+// of 16 rows is compressed too: (16 + 32) * 2 * 2 is less than 16 * 32.
 
 // CHECK: train.accumulate @bias
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 1024
@@ -67,8 +67,8 @@
 // TABLE-NEXT: program.parameter "a.powersgd_basis" state offset 33280 bytes 192 [2, 24]
 // TABLE: program.arena state bytes 33472
 // TABLE: program.arena residual bytes 20480
-// P is computed in its columns of the sent matrix, and x in the buffer that
-// stores it.
+// P is computed in the matrix that is sent, and x (gradient plus error
+// feedback) in the residual arena.
 // TABLE: program.launch @add(%[[G:.*]] read f32, %[[X:.*]] read f32, %[[X]] write f32) {{.*}} rows 64
 // TABLE: program.launch @matmul(%{{.*}} read f32, %[[X]] read f32, %{{.*}} write f32) absent [3] constants [2, 64, 32, 32, 32, 80,
 

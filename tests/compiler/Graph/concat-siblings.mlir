@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Frozen linears with the same x become one GEMM if views of its result replace
-// their results.
+// Frozen linears with the same x become one GEMM if views of the GEMM's result
+// can replace the linears' results.
 
 // RUN: qlora-opt %s --concat-siblings | FileCheck %s
 // RUN: qlora-opt %s --concat-siblings --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
@@ -42,8 +42,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %qq = model.glu silu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
   %kk = model.glu silu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
 
-  // The sum over q, k and v, with an adapter's term between them: the term
-  // comes first, and then one GEMM for the three.
+  // dX is a sum of terms of q, k and v and a term of q's adapter. The adapter's
+  // term is computed first, then one GEMM for q, k and v.
   // CHECK: %[[DQ:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
   // CHECK: %[[DK:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
   // CHECK: %[[DV:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>

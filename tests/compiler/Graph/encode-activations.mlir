@@ -18,8 +18,8 @@ model.parameter @a : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @b : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 
-// x, o and g are not encoded, because the gradients of norm, attention and
-// swiglu read them, nor is z, the result of a matmul. n is read by two matmuls
+// x, o, g and z are not encoded: the gradients of norm, attention and swiglu
+// read x, o and g, and z is the result of a matmul. n is read by two matmuls
 // that compute gradients of parameters, one of them through a sum; s is read by
 // one such matmul, through init. Both readers of n are in block 0, so n is
 // decoded once.
@@ -59,7 +59,7 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // FUSED: model.row_yield %{{.*}}, %[[CODES]], %[[SCALE]] : tensor<64xf32>, tensor<64xf32>, f32
 // FUSED: label = "decode_rows", layer = 0 : i64, maps = [#model.map<full>, #model.map<scalar>]
 
-// If recomputed, the codes are not stored, but the value is still rounded: n
+// If n is recomputed, its codes are not stored, but n is still rounded, so it
 // has the bits that memory would have returned.
 // AGAIN-LABEL: train.step accumulate batch 1 length 8
 // AGAIN: model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows__decode_rows", {{.*}} -> tensor<1x8x64xbf16> {

@@ -12,7 +12,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %w = model.weight @w : tensor<8x8xf32>
   %x = model.embedding %ids, %w : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
-  // Both terms are read once: the second continues the first.
+  // Each term is read once: the second matmul adds to the first one's result.
   // CHECK: %[[G0:.*]] = model.linear %[[X:.*]], %{{.*}} layout in_out {phase = #model.phase<backward>}
   // CHECK: %[[G1:.*]] = model.linear %[[X]], %{{.*}} layout in_out init %[[G0]] {phase = #model.phase<backward>}
   // CHECK-NOT: model.add

@@ -14,8 +14,8 @@
 // RUN: not qlora-opt %s --offload-activations=target=cpu 2>&1 | FileCheck %s --check-prefix=CPU
 // RUN: not qlora-opt %s --offload-activations="target=cuda values=some" 2>&1 | FileCheck %s --check-prefix=SOME
 
-// If the bus transfers each layer's weights, no time remains for copies. If it
-// transfers half of them, as with two ranks, two copies are still hidden.
+// If the bus transfers each layer's weights, it has no time for activations. If
+// it transfers half of the weights (two ranks), two copies are still hidden.
 // WEIGHTS-NOT: train.copy_to_host
 // HALVES-COUNT-2: train.copy_to_host
 // HALVES-NOT: train.copy_to_host

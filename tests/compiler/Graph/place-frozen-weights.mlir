@@ -23,8 +23,8 @@
 // CHECK-DAG: model.parameter @a : {{.*}}{init = "zero", trainable}
 // CHECK-DAG: model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}
 
-// One gather for the forward, and one for a layer's backward including its
-// recomputation, before the first of these uses.
+// A weight is gathered once for the forward, and once for its layer's
+// recomputation and backward, just before the first use.
 // CHECK: train.step accumulate
 // CHECK: %[[T:.*]] = model.gather_weight @table
 // CHECK-NEXT: model.embedding %{{.*}}, %[[T]]
@@ -44,8 +44,8 @@
 // HOST: model.embedding %{{.*}}, %[[T]]
 
 // A base in host memory is unsharded: 65,536 bytes of the table, whose rows are
-// read from the host, and twice 9,344 and 32,768 bytes, which are copied to the
-// GPU where shards would be gathered.
+// read from the host, and 2 * 9,344 + 32,768 bytes of weights, which are copied
+// to the GPU by the same ops that gather shards.
 // BASE: module attributes {{.*}}gathers = 5 {{.*}}host_bytes = 116992 {{.*}}piece_bytes = 0
 // BASE-NOT: program.shards
 // BASE-DAG: model.parameter @w0 {{.*}}on_host

@@ -49,9 +49,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// A gradient that its op adds to the gradient arena needs no activation memory,
-// nor does one whose kernel always adds. A gradient that is computed earlier
-// does. First x is alive, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
+// Gradients that their ops add to the gradient arena (de, dw2) need no
+// activation memory. A gradient that another op continues (dw) does. First x is
+// alive, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
 // CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}

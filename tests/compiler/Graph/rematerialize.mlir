@@ -16,7 +16,6 @@
 //
 // If all values are saved, x n g u s y are alive in the backward, together with
 // z, then with d in the memory of z, then with dy: 7 U = 458752.
-// 7 U = 458752.
 
 // KEEP: train.step accumulate {{.*}}rematerialize = {batch = 1 : i64, budget = 0 : i64, estimated_peak = 458752 : i64, length = 64 : i64, peak_of_all_kept = 458752 : i64, policy = "keep", recompute_seconds = 0.000000e+00 : f64, recomputed = []}
 // KEEP-NOT: phase = #model.phase<recomputed>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Among matmuls that are summed, those with fewer terms come first.
+// A sum of matmuls starts with the matmul that has the fewest terms.
 
 // RUN: qlora-opt %s --reorder-accumulation | FileCheck %s
 // RUN: qlora-opt %s --reorder-accumulation --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM

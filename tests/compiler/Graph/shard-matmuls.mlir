@@ -11,7 +11,7 @@
 // ZERO: error: expects at least one tensor-parallel rank, but got 0
 // THREE: error: {{.*}} columns, not divisible by --parallel tp=3; use a number that divides them
 
-// q is sharded by rows and o by columns; 8-bit scales are decoded. Gate and up
+// q is sharded by rows and o by columns; 8-bit scales become f32. Gate and up
 // are one weight, and each rank has a slice of both. Trainable parameters and
 // the norm over all columns are unsharded.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}ranks = 2 {{.*}}weights = 8

@@ -4,7 +4,7 @@
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics --build-train-step | FileCheck %s --check-prefix=STEP
 
 // All ranks have the residual. An all-to-all gives each rank its own tokens
-// once from every rank; it uses the first copy.
+// from every rank; the rank uses the first copy.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>

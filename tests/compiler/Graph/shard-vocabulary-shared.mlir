@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Embedding tables if tensor-parallel ranks compute the same rows of tokens.
+// Shards embedding tables if tensor-parallel ranks compute the same tokens.
 
 // RUN: qlora-opt %s --shard-vocabulary | FileCheck %s
 // RUN: qlora-opt %s --shard-vocabulary=form=true | FileCheck %s --check-prefix=ALWAYS

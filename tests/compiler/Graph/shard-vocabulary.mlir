@@ -26,8 +26,8 @@
 // CHECK-NEXT: %[[X:.*]] = model.reduce_scatter %[[ROWS]] {layer = 3 : i64} : (tensor<4x8x64xbf16>) -> tensor<2x8x64xbf16>
 // CHECK: model.weight_piece @odd : tensor<108x20xf32>
 
-// The LM head and its gradient: each rank computes its token ids for the rows
-// of all ranks in one pass.
+// The LM head and its gradient: each rank computes the logits of its token ids
+// for the rows of all ranks in one pass.
 // CHECK: %[[W:.*]] = model.weight_piece @words {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[H:.*]] = model.all_gather %[[X]] {{.*}} -> tensor<4x8x64xbf16>
 // CHECK-NEXT: %[[T:.*]] = model.all_gather %arg1 {{.*}} -> tensor<4x8xi32>
@@ -44,7 +44,7 @@
 // CHECK: model.head_merge {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
 // CHECK: model.head_loss {{.*}}columns
 
-// A table that must be complete is gathered by its rows.
+// A table that an op reads completely is also sharded, and gathered.
 // REST: model.parameter @words {{.*}}piece = 64128
 // REST: model.parameter @own {{.*}}piece = 64064
 // REST: train.step evaluate

@@ -4,8 +4,8 @@
 
 // RUN: qlora-opt %s --fuse-rows="fuse=false" --bucket-gradients --lower-to-program | FileCheck %s
 
-// x is dead after the forward, but y takes its memory, and the backward reads y
-// and a range of w. z is dead and is recomputed; dz belongs to the backward.
+// The backward reads y, which reuses x's buffer, and a range of w. z is dead
+// and is recomputed; dz belongs to the backward.
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation

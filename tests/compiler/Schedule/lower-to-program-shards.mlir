@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Shards of the base are gathered in every micro-batch; gradients are reduced
-// in the last.
+// in the last micro-batch.
 
 // RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program | FileCheck %s
 // RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=QUEUES

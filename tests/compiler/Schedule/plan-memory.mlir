@@ -82,8 +82,8 @@ program.entry evaluate batch 1 length 8 {
 // -----
 
 // Workspaces on CUDA start at multiples of 256, the alignment of their arena,
-// so one of 320 bytes takes 512 if another follows. Activations have an
-// alignment of 64.
+// so a workspace of 320 bytes takes 512 if another one follows. Activations
+// have an alignment of 64.
 module {
 program.arena activation bytes 0 alignment 64
 // CHECK: program.arena workspace bytes 832 alignment 256

@@ -67,8 +67,8 @@ program.entry evaluate batch 1 length 4 {
   // CUDNN: program.launch @attention.cuda(
   program.launch @attention(%a read bf16, %a read bf16, %a read bf16, %b write bf16, %c write f32) absent [3, 6, 7] constants [1, 4, 1, 1, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 1] rows 0 label "short"
   // cuDNN's gradient stores the scores in the workspace. It does so for enough
-  // key heads at a time to fill a GPU (here all 4 of 2 sequences), or for one
-  // key head if workspaces must be small.
+  // key heads at a time to fill a GPU (here all 4 key heads of 2 sequences), or
+  // for one key head if workspaces must be small.
   // TUNED: program.launch @attention_grad.cudnn({{.*}}, 4]
   // ROOMLESS: program.launch @attention_grad.cudnn({{.*}}, 1]
   program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [2, 2048, 2, 2, 8, 16, 16, 16, 16, 16, 16, 16, 16, 0, 4607182418800017408, 0, 16] rows 0 label "gradient"
@@ -83,8 +83,8 @@ program.entry evaluate batch 1 length 4 {
   program.launch @generated(%a write f32) constants [] rows 4 label "generated"
 }
 
-// If its workspace need not be small, CUDA's LM head chooses a chunk size: 256
-// rows (their logits need more than 128 MiB), or up to 1,024.
+// CUDA's LM head chooses a chunk size: 256 rows by default, although their
+// logits exceed 128 MiB, or up to 1,024 rows if workspaces may be large.
 // TUNED: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 256, 1, 0]
 // LARGE: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 300, 1, 0]
 // ROOMLESS: program.launch @head_loss.cuda({{.*}} constants [300, 8, 200000, 8, 0, 64, 1, 0]

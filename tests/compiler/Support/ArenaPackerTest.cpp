@@ -44,8 +44,8 @@ void expectValid(const std::vector<PackedBuffer> &buffers,
 }
 
 /// Returns the lowest peak over all orders in which each buffer is placed at
-/// its lowest free offset. One order is optimal: that of an optimal packing,
-/// sorted by offset.
+/// its lowest free offset. One of these orders is optimal: the order of offsets
+/// in an optimal packing.
 uint64_t bruteForce(const std::vector<PackedBuffer> &buffers) {
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), 0);
@@ -131,8 +131,8 @@ TEST(ArenaPacker, LivesThatMeetInOneCommandDoNotShare) {
 }
 
 TEST(ArenaPacker, TheEssaysPicture) {
-  // Buffer a lives in 0..9; c (0..3) and b (4..9) are above it. d begins at 4,
-  // where c was, which is lower than b's end: 100 + max(50, 30 + 20) = 150.
+  // Buffer a lives in 0..9; c (0..3) and b (4..9) are above it. d (4..6) is
+  // above b, in memory that c used before: 100 + max(50, 30 + 20) = 150.
   std::vector<PackedBuffer> buffers = {
       {0, 9, 100, 1}, {0, 3, 50, 1}, {4, 9, 30, 1}, {4, 6, 20, 1}};
   EXPECT_EQ(packArena(buffers).bytes, 150u);

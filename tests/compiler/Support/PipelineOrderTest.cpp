@@ -18,8 +18,8 @@ namespace {
 
 using Kind = PipelineTurn::Kind;
 
-/// Returns F or B for each turn, with the chunk and a ' per part. < is a
-/// receive, > a send.
+/// Returns F (forward) or B (backward) for each turn, the chunk, and one ' per
+/// part index. A prefix < is a receive, > is a send.
 std::string textOf(const std::vector<PipelineTurn> &turns) {
   std::string text;
   for (const PipelineTurn &turn : turns) {

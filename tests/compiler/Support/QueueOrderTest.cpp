@@ -34,8 +34,9 @@ TEST(PlaceWaits, NoneOnOneQueue) {
 
 TEST(PlaceWaits, DropsWhatIsImplied) {
   // Command 2 on queue 1 comes after both commands of queue 0: waiting for the
-  // newer one suffices. Command 3 comes after 2, so 4, on the queue of 3, need
-  // not wait for 0 again. 5 is ordered after 0 through queue 2.
+  // newer one suffices. Command 3 comes after 2, so 4 on the same queue need
+  // not wait for 0. 5 waits only for 4: 3 precedes 4, and queue 1 has waited
+  // for 1.
   std::vector<QueuedWork> commands = {
       {0, {}}, {0, {}}, {1, {0, 1}}, {2, {2}}, {2, {0}}, {1, {4, 1, 3}}};
   EXPECT_EQ(pairsOf(placeWaits(commands)), (Pairs{{1, 2}, {2, 3}, {4, 5}}));

@@ -232,8 +232,8 @@ TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
   // gradients.
   EXPECT_EQ(nested.before[21], (Ops{33, 37}));
   EXPECT_EQ(nested.before[26], Ops{33}); // block 5: only for its gradients
-  // x0 x3 x4' x5' d, then norm, up, act and dact have 5 + (1 + 4 + 4 + 4)
-  // units.
+  // x0, x3, d and the recomputed x4 and x5 take 5 units; norm, up, act and dact
+  // take 1 + 4 + 4 + 4 units.
   EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
   // If recomputed at once, a segment would need the values of three blocks.
   EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);

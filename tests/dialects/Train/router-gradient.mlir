@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The second loss, of routers, computes its derivative with its sums. Every row
-// gets a fraction of it; choices have no gradient.
+// The routers' auxiliary loss computes its derivative together with its sums.
+// Every row gets a fraction of that derivative; choices have no gradient.
 
 // RUN: qlora-opt %s --build-train-step | FileCheck %s
 

@@ -23,7 +23,7 @@ using namespace qlora;
 static constexpr int kMaxAttempts = 8;
 /// 1/kLostToPacking of the bytes for weights is reserved for fragmentation.
 static constexpr int64_t kLostToPacking = 64;
-/// An activation budget that no choice meets: yields the lowest peak.
+/// An activation budget that no plan meets: gives the lowest possible peak.
 static constexpr int64_t kLeastBudget = 1;
 /// The plan with all concessions is within a few percent of the smallest plan.
 /// If it exceeds the limit by this factor, no plan fits.
@@ -203,10 +203,9 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   return error;
 }
 
-/// Plans copies of `step` until a plan fits, each with an activation budget
-/// below the previous peak by the bytes over the limit. Leaves the smallest
-/// plan in `best`. The last attempt is the lowest peak, so that the size which
-/// an error names is enough as a limit.
+/// Plans copies of `step` until a plan fits. Each activation budget is the
+/// previous peak minus the bytes over the limit. Leaves the smallest plan in
+/// `best`. The last attempt plans the lowest peak: an error names its size.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
@@ -331,7 +330,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  // The size that an error names must be enough as a limit.
+  // An error names the smallest plan's size, which must suffice as a limit.
   if (plannedBytes(*best) > options.memoryLimit && !chosen.inOrder) {
     chosen.inOrder = true;
     if (failed(shrink(step, best)))
@@ -366,9 +365,9 @@ static bool keepLargestSteps(ModuleOp module) {
 }
 
 /// Chooses the budget. To save time, first plans only the largest steps, which
-/// determine the arena sizes, and in a pipeline only one chunk more than are in
-/// flight. If the chosen budget does not fit all steps and chunks, which is
-/// rare, chooses again with all of them.
+/// determine arena sizes. In a pipeline, also plans only one chunk more than
+/// are in flight. In the rare case that the chosen budget does not fit all
+/// steps and chunks, chooses again with all of them.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;

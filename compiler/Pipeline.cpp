@@ -50,11 +50,12 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
-  // Before the adapters, whose matmuls read x unrounded, and before the copy of
-  // the model.
+  // Before the adapters, whose matmuls read x unrounded, and before attach-loss
+  // copies the model.
   if (options.int8Threshold)
     pm.addPass(createRoundActivations({*options.int8Threshold}));
-  // Before any training change: the copy of the model is the reference.
+  // Before passes that change the model for training, because attach-loss
+  // copies it as the reference model.
   if (options.objective != "none") {
     AttachLossOptions objective;
     objective.objective = options.objective;
@@ -158,11 +159,11 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  // Not under the tightest limits: it copies the trainable parameters.
+  // Not under the tightest limits, because round-adapters stores a copy.
   if (options.isEnabled("round-adapters") && !budget.onlyPanels &&
       targetTraits(options.target)->roundsBeforeGemms)
     pm.addPass(createRoundAdapters());
-  // Before rematerialize, so that it counts the encoded sizes.
+  // Before rematerialize, which must count the encoded sizes.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
   // Before rematerialize: offloaded values take no device memory, and

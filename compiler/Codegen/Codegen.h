@@ -25,7 +25,7 @@ struct CodegenOptions {
   std::string cacheFolder;
   bool useCache = true;
   /// GPU architectures, as in CudaTarget::parseArchs. If empty, train.so gets
-  /// no device code and is good only for its plan.
+  /// no device code: its plan can be read, but it cannot run.
   std::vector<std::string> cudaArchs;
   /// Path or name of the CUDA compiler. Empty: nvcc.
   std::string cudaCompiler;

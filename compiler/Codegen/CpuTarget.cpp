@@ -21,11 +21,11 @@ static constexpr size_t kMinUnitBytes = 16 << 10;
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
-          // Kernels with AVX-512 are twice as fast as with the default, 256.
+          // With AVX-512, the default of 256 bits would be half as fast.
           "-mprefer-vector-width=512",
           // The kernel text must decide every rounding.
           "-ffp-contract=off", "-fno-math-errno",
-          // One symbol is exported, none imported; nothing is machine-specific.
+          // Export one symbol, import none, and depend on no machine.
           "-fPIC", "-fvisibility=hidden", "-ffreestanding", "-fno-exceptions",
           "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-ident",
           "-fno-stack-protector", "-w", "-c"};

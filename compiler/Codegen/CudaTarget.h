@@ -27,8 +27,8 @@ struct CudaArch {
 
 class CudaTarget : public Target {
 public:
-  /// If `archs` is empty, kernels get no image and no compiler is needed. Such
-  /// a program serves only for its plan.
+  /// If `archs` is empty, kernels get no image and no compiler is needed. The
+  /// plan of such a program can be read, but the program cannot run.
   CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
              std::string compiler, ProgressListener progress = {})
       : archs(std::move(archs)), cache(std::move(cache)),

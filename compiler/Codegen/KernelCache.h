@@ -41,7 +41,7 @@ private:
   std::string folder;
 };
 
-/// Compiler commands, of which only those without a cached output run.
+/// Compiler commands. A command whose output is cached does not run.
 class CachedCommands {
 public:
   /// `cache` must outlive the commands.

@@ -30,7 +30,7 @@ public:
   }
   int64_t getColumns() const { return columns; }
   /// Every row starts at a multiple of this many elements, or of 16 bytes if
-  /// that is less.
+  /// the elements have more bytes.
   int64_t getAligned() { return kernel.getAligned(); }
 
   /// Returns the name of a value: its op and a number, the same in every loop.

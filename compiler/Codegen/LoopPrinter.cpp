@@ -21,7 +21,7 @@ static std::string withoutParentheses(const std::string &operand) {
                                 : operand;
 }
 
-/// Expressions of more characters get a name.
+/// Maximum characters of an expression that is printed without a name.
 static constexpr size_t kMaxInline = 48;
 
 ArrayRef<LoopPrinter::Half> LoopPrinter::halves() const {
@@ -100,8 +100,8 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   if (op.getShared())
     first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
                         op.getResult().getType().getDimSize(0), first);
-  // Map `row` to the row of the batch before it was split into pipeline chunks,
-  // then before sequences were split over cp ranks.
+  // Map `row` to its row in the whole batch: undo the split into pipeline
+  // chunks, then the split of sequences over cp ranks.
   std::string row = "uint32_t(row)";
   if (op.getRuns() > 1)
     row = fmt::format("qlora_whole_row({}, {}u, {}u, {}u)", row,

@@ -43,7 +43,7 @@ inline bool isRow(mlir::Value value) {
 
 /// Plans the body of a kernel that may keep up to `maxArrays` values in arrays.
 /// If `areQuick` (KernelSpelling::hasQuickFunctions), sigmoids, inverse roots
-/// and random numbers are recomputed instead. Ignores values that no yielded
+/// and random numbers are always recomputed. Ignores values that no yielded
 /// value depends on.
 RowPlan planRows(mlir::Block &body, int64_t maxArrays, bool areQuick);
 

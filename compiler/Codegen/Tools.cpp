@@ -63,7 +63,7 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
   bool exists = !llvm::sys::fs::status(path, status);
   if (exists && !llvm::sys::fs::is_regular_file(status))
     return writeFile(path, bytes);
-  // Follow symbolic links, so that they stay.
+  // Replace the target of a symbolic link, not the link.
   llvm::SmallString<128> target(path);
   if (exists)
     llvm::sys::fs::real_path(path, target);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Finds and runs the programs that code generation needs (clang, lld, nvcc).
-// Their files are in a temporary folder.
+// They read and write files in a temporary folder.
 
 #ifndef QLORA_COMPILER_CODEGEN_TOOLS_H
 #define QLORA_COMPILER_CODEGEN_TOOLS_H

@@ -23,10 +23,10 @@ public:
   /// errors. On an error returns false and sets `error`.
   bool parse(const std::string &json, std::string &error);
 
-  /// Restricts a list to modules with one of these layer numbers in their path
-  /// (PEFT's layers_to_transform, JSON), after one of `patterns`
-  /// (layers_pattern, JSON) if given. As in PEFT, a module named by its whole
-  /// path stays. Fails if the targets are not a list of names.
+  /// Restricts a list to modules with a layer number in their path that `json`
+  /// has (layers_to_transform of PEFT). If `patterns` (layers_pattern) is
+  /// given, the number must follow one of them. As in PEFT, a module named by
+  /// its whole path stays. Fails if the targets are not a list of names.
   bool parseLayers(const std::string &json, const std::string &patterns,
                    std::string &error);
 

@@ -207,7 +207,7 @@ void AttachAdaptersPass::attach(WeightedMatmul product,
     addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
-/// Adds an adapter, like PEFT without dropout. A is initialized with 0 or
+/// Adds an adapter. As in PEFT, it has no dropout. A is initialized with 0 or
 /// random numbers, B with random numbers.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   StringRef module = embedding.getModulePath();

@@ -86,8 +86,8 @@ static StringRef moduleOf(WeightedMatmul product) {
   return product.getModule()->rsplit('.').first;
 }
 
-/// Returns whether the files have a linear per expert, which all-linear
-/// includes. If one tensor has all experts, it is a parameter and not a linear.
+/// Returns whether the files have one linear per expert. all-linear includes
+/// these, but not a tensor with all experts, which is a parameter in PEFT.
 static bool isMadeOfLinears(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
@@ -142,8 +142,8 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
     copyStage(product, made);
 }
 
-/// Attaches adapters. PEFT wraps a module once per target parameter, the first
-/// innermost: each further wrapper adds `.base_layer` to the inner names.
+/// Attaches adapters. PEFT wraps a module once per target parameter. Each later
+/// wrapper encloses the earlier ones and adds `.base_layer` to their names.
 LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
   llvm::MapVector<StringRef, SmallVector<WeightedMatmul>> wanted;
   SmallVector<StringRef> there;

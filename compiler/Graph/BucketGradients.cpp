@@ -161,9 +161,9 @@ void BucketGradientsPass::writeLayout() {
                           builder.getI64IntegerAttr(flat));
 }
 
-/// Returns how many buckets to use; their sizes are as count : ... : 2 : 1. All
-/// but the last must have at least minBytes, except that two are always
-/// allowed.
+/// Returns how many buckets to use; their sizes are as count : ... : 2 : 1.
+/// Two buckets are always allowed. With more, each bucket except the last must
+/// have at least minBytes.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(gradientBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);

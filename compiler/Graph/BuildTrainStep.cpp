@@ -203,8 +203,8 @@ static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
   return results;
 }
 
-/// Adds a gradient. For a sharded parameter each rank adds its shard when the
-/// next such gradient is ready, so that the reduce-scatter overlaps.
+/// Adds a gradient. A sharded gradient's reduce-scatter overlaps the backward:
+/// each rank adds its shard only when the next sharded gradient is ready.
 void BuildTrainStepPass::accumulate(OpBuilder &builder, WeightOp weight,
                                     Value gradient) {
   const FlatSymbolRefAttr name = weight.getParameterAttr();
@@ -299,8 +299,8 @@ static Value buildStart(OpBuilder &b, DetachedOp op) {
 }
 
 /// Builds `initialize` for parameters whose initial value is a function of
-/// other weights. A pipeline stage computes the values for its own weights; the
-/// sum over stages adds the others.
+/// other weights. A pipeline stage computes the values for its own weights; an
+/// all-reduce over the stages adds the other values.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
   const bool isPipeline = qlora::program::stagesOf(getOperation()) > 1;

@@ -2,12 +2,12 @@
 
 // compress-gradients: reduces gradients over ranks with fewer bits.
 //
-// Replaces the `train.all_reduce`s of parameters by ops on the flat arenas, in
-// stages that a form builds for each bucket (GradientReduction.h): rounded
-// values or codes of rows (RowwiseReduction.cpp), or low-rank factors of each
-// matrix (PowerSgdReduction.cpp). Each stage of a bucket is placed where one
-// more bucket is complete, so that the compute queue does not wait for
-// communication. The row of statistics is reduced without compression.
+// Replaces the `train.all_reduce`s of parameters by ops on the flat arenas.
+// They send rounded values or codes of rows (RowwiseReduction.cpp), or low-rank
+// factors of each matrix (PowerSgdReduction.cpp). The ops of a bucket are built
+// in stages (GradientReduction.h). Stage s is placed where s more buckets are
+// complete, so that the compute queue does not wait for communication. The row
+// of statistics is reduced without compression.
 
 #include "compiler/Graph/GradientReduction.h"
 #include "compiler/PassMetadata.h"

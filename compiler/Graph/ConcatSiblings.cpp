@@ -20,9 +20,9 @@
 // All concats and splits are views: a dy is written in place, and readers of q
 // stride over k. So siblings are joined only if nothing must be copied:
 //  - a dy is the fresh result of a row or library op, and in one group only;
-//  - all or none of the results of one linear wait for the backward (a
-//    saved range keeps the whole). Whether results wait on the GPU or the host
-//    makes no difference: a GEMM of another shape may round differently;
+//  - the backward reads all or none of the joined results, because a saved
+//    range keeps the whole buffer. Results offloaded to the host count too:
+//    offloading must not change GEMM shapes, which may change rounding;
 //  - weights are stacked by their first dimension, which a decode fills row by
 //    row: matmuls of one x are joined if it is `out`, sums if it is `in`;
 //  - a decoded weight is a range of one concatenation only. The forward is

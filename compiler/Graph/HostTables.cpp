@@ -25,8 +25,8 @@ bool qlora::isReadByRows(OpOperand &use) {
   return false;
 }
 
-/// Returns parameters with an op that reads single rows or, without `byRows`,
-/// anything else.
+/// If `byRows`, returns the parameters from which an op reads single rows, else
+/// the parameters that an op reads in another way.
 static llvm::StringSet<> readers(ModuleOp module, bool byRows) {
   llvm::StringSet<> names;
   for (auto step : module.getOps<train::StepOp>())

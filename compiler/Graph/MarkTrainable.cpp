@@ -166,9 +166,9 @@ LogicalResult MarkTrainablePass::trainBiases() {
   return success();
 }
 
-/// Sets how a parameter is updated: by transformers' Trainer, biases and norms
-/// are not decayed; by PEFT's LoRA+ (Hayou et al., 2024), B and one-dimensional
-/// parameters have a separate learning rate.
+/// Sets how a parameter is updated. As in transformers' Trainer, biases and
+/// norms are not decayed. As in PEFT's LoRA+ (Hayou et al., 2024), B and
+/// one-dimensional parameters have a separate learning rate.
 LogicalResult MarkTrainablePass::chooseUpdate(model::ParameterOp parameter) {
   StringRef name = parameter.getSymName();
   RankedTensorType type = parameter.getTensorType();

@@ -25,8 +25,8 @@ int64_t spanBytes(mlir::RankedTensorType type, int64_t stride);
 MemoryPlace placeWithin(const MemoryPlace &whole,
                         const model::MemoryRange &part);
 
-/// Returns whether two matrices in one root may have a byte in common. Column
-/// ranges of rows with equal strides are distinguished.
+/// Returns whether two matrices in one root may have a byte in common. False
+/// for different column ranges of rows with equal strides.
 bool overlap(mlir::RankedTensorType a, const MemoryPlace &atA,
              mlir::RankedTensorType b, const MemoryPlace &atB);
 

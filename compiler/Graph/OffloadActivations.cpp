@@ -27,14 +27,14 @@
 //   2. all others, by the seconds of their ops per byte: rematerialize can
 //      recompute cheap ones.
 //
-// Values are taken while their copies fit into the time of the layer's forward,
-// and into the backward of the zone before. So no queue waits, and under a
-// memory limit offloading is free while recomputing has a cost. Matmuls of one
-// x are taken together or not at all: concat-siblings makes their results
-// ranges of one buffer, which lives as long as any of them. rematerialize keeps
-// or recomputes the rest. Two layers of copied values are on the GPU at a time,
+// Values are offloaded while their copies fit into the time of the layer's
+// forward, and into the backward of the zone before. So no queue waits, and
+// offloading, unlike recomputing, costs no time. Results of matmuls of one x
+// are offloaded together or not at all: concat-siblings makes them ranges of
+// one buffer, which lives as long as any of them. rematerialize keeps or
+// recomputes the rest. Two layers of copied values are on the GPU at a time,
 // which the tightest limits do not allow. If no plan fits, the driver requests
-// only crossing values (`crossing`), hidden or not, and the rest is recomputed.
+// only crossing values (`crossing`), even if their copies are not hidden.
 //
 // A fetch is issued where the zone before its readers' zone begins, so at most
 // two layers of fetched values are on the GPU. A copy to the host may still run
@@ -211,8 +211,8 @@ void ActivationCopies::findCandidates(bool withFirstZone, bool onlyCrossing) {
 // Selection
 //===----------------------------------------------------------------------===//
 
-/// Computes the time that hides each zone's copies: the shorter of the layer's
-/// forward and the zone before, minus the bus time of the layer's weights.
+/// Computes the time that hides each zone's copies: the shorter of its layer's
+/// forward and the previous zone, minus the bus time of the layer's weights.
 void ActivationCopies::measure(int64_t weightRanks) {
   std::map<int64_t, double> forward, bus; // by layer
   std::map<unsigned, double> backward;
@@ -235,8 +235,8 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
-/// Erases values whose copies do not fit into what earlier values leave of
-/// `room` seconds.
+/// Erases values whose copies do not fit into `room` seconds, after the copies
+/// of earlier values that stay.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
   DenseMap<Value, double> seconds; // by the first value of a group
@@ -275,8 +275,8 @@ int64_t ActivationCopies::count() const {
 // The copies
 //===----------------------------------------------------------------------===//
 
-/// Returns the op after which `value` is copied: directly following row ops may
-/// be fused with the op that makes it.
+/// Returns the op after which `value` is copied. Skips row ops that follow
+/// directly, because they may be fused with the op that makes `value`.
 static Operation *placeOfCopy(Value value) {
   Operation *place = value.getDefiningOp();
   while (Operation *next = place->getNextNode()) {

@@ -20,8 +20,8 @@ public:
 
   void insert(mlir::ValueRange values) { parts.insert_range(values); }
   bool contains(mlir::Value value) const { return parts.contains(value); }
-  /// Returns the all-reduce of `value`, which is created once, directly after
-  /// it.
+  /// Returns the all-reduce of `value`. Creates it on the first call, directly
+  /// after `value`.
   mlir::Value sumOf(mlir::Value value);
   /// Replaces an op's operands from `first` on by their sums, if they are
   /// partial.

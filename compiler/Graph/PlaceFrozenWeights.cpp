@@ -87,16 +87,16 @@ private:
            (onHost.contains(parameter) && !isReadByRows(use));
   }
 
-  /// Names of parameters that are sharded, sharded and trainable, in host
-  /// memory, and frozen and gathered only once per step.
+  /// Names of parameters: `divided` are sharded, `trained` sharded and trained,
+  /// `onHost` in host memory, `kept` frozen and gathered only once per step.
   DenseSet<Attribute> divided, trained, onHost, kept;
   DenseSet<Operation *> staying; ///< on the GPU despite offload
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
   int64_t stayingBytes = 0, keptBytes = 0; ///< within the limit `room`
 };
 
-/// Selects weights of up to `room` bytes, spread evenly over the layers: each
-/// layer then transfers about as many bytes, while the previous layer computes.
+/// Selects weights of up to `room` bytes, spread evenly over the layers: then
+/// all layers transfer similar bytes, each while the previous layer computes.
 class Spread {
 public:
   Spread(int64_t room, int64_t all)
@@ -149,8 +149,8 @@ bool PlaceFrozenWeightsPass::isWhole(ParameterOp parameter) const {
   return shards == 1 || !canBeDivided(parameter) || isPart(parameter);
 }
 
-/// Returns the bytes of a rank's shard, or of a whole parameter. A table's
-/// shard has whole rows.
+/// Returns the bytes of a rank's shard, or of the parameter if it is not
+/// sharded. A table's shard has whole rows.
 int64_t PlaceFrozenWeightsPass::ownBytes(ParameterOp parameter) const {
   const int64_t bytes = tensorBytes(parameter.getTensorType());
   if (isWhole(parameter))

@@ -19,10 +19,10 @@
 // or the parameter changes its type (`once`): quantized when loaded and
 // decoded once.
 //
-// Panels decode once per use and need no memory. Scratch decodes once per group
-// of uses, writes and reads the values through memory, and lives as long as the
-// group. It must gain 3 %, except on a GPU, whose GEMM always decodes all of W
-// first. Resident decodes nothing and costs the full width: `resident-bytes` go
+// Panels (`tiled`) decode once per use and need no memory. Scratch (`per-use`)
+// decodes once per group of uses to memory, and lives as long as the group. It
+// must be 3 % faster, except on a GPU, whose GEMM always decodes all of W
+// first. Resident weights (`once`) take their decoded size: `resident-bytes` go
 // to the weights that save the most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"

@@ -23,11 +23,11 @@
 // projection of the sum of all x onto P. The rest is in the sum of residuals,
 // because each of N ranks keeps its x minus w / N.
 //
-// A row of P without a direction of its own, as for a matrix of zeros (A's
-// gradient while LoRA's B is zero), becomes zero, and Q's row stays. Torch's
-// row would become NaN, or zero forever. Values that are not finite reach w,
-// and the update skips the step; the basis stays, and that matrix loses its
-// residuals.
+// A row of P that depends linearly on earlier rows becomes zero, and Q's row
+// stays. This happens for a matrix of zeros, such as A's gradient while LoRA's
+// B is zero. Torch's row would become NaN, or zero forever. Values that are not
+// finite reach w, and the update skips the step. The basis then stays, and the
+// matrix with such values loses its residuals.
 //
 // Tensors that would not shrink are summed exactly, one message per bucket.
 
@@ -39,8 +39,8 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Smallest norms of a row after orthogonalization, relative to its norm before
-/// and absolute; less is rounding error.
+/// Smallest norms of a row after orthogonalization: relative to its norm before
+/// (kLeastShare), and absolute. Smaller norms are rounding errors.
 static constexpr double kLeastShare = 1e-6, kLeastNorm = 1e-30;
 
 namespace {

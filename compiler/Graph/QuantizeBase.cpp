@@ -50,8 +50,8 @@ static WeightedMatmul quantizableProduct(OpOperand &use, bool experts) {
   return isWeight ? product : WeightedMatmul();
 }
 
-/// Returns the readers if all are matmuls of modules with the same layout; else
-/// none, with a remark if only some are.
+/// Returns the readers of the weights if all can be quantized and have one
+/// layout. Otherwise returns none, with a remark if some can be quantized.
 static SmallVector<WeightedMatmul>
 productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
   SmallVector<WeightedMatmul> products;

@@ -11,7 +11,7 @@
 //   %y = model.linear %a, %b
 //   %z = model.linear %x, %w init %y
 //
-// and, after concat-siblings,
+// and, after concat-siblings, the left side
 //
 //   %y = model.linear %x, %w             %0 = model.linear %qa, %bq
 //   %0, %1 = model.split %y              %1 = model.linear %ka, %bk
@@ -23,10 +23,10 @@
 // sum. With few terms it is bound by memory and gets slower. With many terms it
 // is bound by arithmetic, and a GEMM library overlaps the read.
 //
-// If the matmuls that add to a joined matmul are not adjacent, they are moved
-// to the first: a bias may be added to one before the next is computed. If no
-// matmul adds to a range of the joined one (only q and v are adapted), nothing
-// changes.
+// If the matmuls that add to a joined matmul are not adjacent, because a bias
+// is added to q before k is computed, they are moved to the first of them. If
+// no matmul adds to one of the joined ranges, because only q and v are adapted,
+// nothing changes.
 //
 // Runs after concat-siblings, which joins matmuls that do not accumulate.
 // Matmuls of experts and of 8 bits are our own kernels, without this overlap.

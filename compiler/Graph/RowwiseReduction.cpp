@@ -173,7 +173,7 @@ void CodedReduction::build(OpBuilder &b, Summed &range, unsigned stage) const {
             b, loc,
             matrix(b.getF32Type(), range.rows * kFlatColumns / kBlock, kBlock),
             range.sent, range.scales));
-  // Stage 0 encodes all rows; stage 1 the sums of the rows of this rank.
+  // Stage 0 encodes all rows; stage 1 encodes the sums of this rank's rows.
   const int64_t pieces = stage == 0 ? 1 : ranks;
   Value x =
       stage == 0 ? read(b, FlatKind::Gradient, range, kBlock) : sum(b, range);

@@ -14,9 +14,9 @@
 //   %x = model.linear %h, %a
 //   %y = model.linear %x, %b
 //
-// Memory is the limit, not time: one layer ahead hides all that can be hidden.
+// Gathering one layer ahead already hides all communication that can be hidden.
 // So a rank holds at most one layer that is being gathered and one weight in
-// use. Only a single weight that is larger exceeds this. For weights from the
+// use. Only a weight outside of the layers may be larger. For weights from the
 // host, the limit includes the rank's own shards.
 
 #include "compiler/Graph/StepProblem.h"

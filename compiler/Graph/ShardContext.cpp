@@ -21,11 +21,11 @@
 // 2023: DeepSpeed-Ulysses). Other ops work on each token separately, or sum
 // over tokens. Sums that the runtime reads become partial sums, as for
 // data-parallel ranks. Sums with readers in the program are first reduced by
-// `model.all_sum`, and their results are equal on all ranks. In the sums over
-// ranks, such a loss and its count are multiplied by the number of ranks; so
-// are gradients, because the gradient of an all_sum is an all_sum. If the first
-// loss is a partial sum, other losses are divided by the number of ranks. So
-// passes after the gradient need no change.
+// `model.all_sum`. A loss computed from them is equal on all ranks, so later
+// all-reduces multiply the loss and its count by the number of ranks. They also
+// multiply gradients, because the gradient of an all_sum is an all_sum. If the
+// first loss is a partial sum, other losses are divided by the number of ranks.
+// So passes after the gradient need no change.
 
 #include "compiler/Graph/PartialSums.h"
 #include "compiler/Graph/SequenceAllToAll.h"

@@ -22,13 +22,13 @@
 // This is expert parallelism (Lepikhin et al., 2020: GShard) without dropped
 // tokens. All tokens may choose the experts of one rank, and the memory plan
 // must hold, so there is memory for the rows of all ranks. Every rank gets all
-// tokens instead of only those of its experts; with as many choices as ranks
-// that is no more data. Rows of other ranks' experts are absent, and do not
-// count in matmuls and gradients.
+// tokens instead of only those of its experts. If each token chooses as many
+// experts as there are ranks, that is no more data. Rows of other ranks'
+// experts are absent, and do not count in matmuls and gradients.
 //
-// Trainable weights are whole on every rank, whose offsets leave other ranks'
-// groups empty. Their gradients are zero there, and the all-reduce of data
-// parallelism combines them.
+// Trainable weights are whole on every rank. A rank's offsets leave the groups
+// of other ranks' experts empty, so its gradients for them are zero. The
+// all-reduce of data parallelism adds the gradients of all ranks.
 
 #include "compiler/Graph/PartialSums.h"
 #include "compiler/PassMetadata.h"
@@ -90,7 +90,7 @@ private:
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
   DenseSet<Value> together;            ///< values with rows of all ranks
   DenseMap<Value, Value> gathered;   ///< all ranks' rows, by this rank's value
-  DenseMap<Value, Value> ownOffsets; ///< this rank's groups', by all groups'
+  DenseMap<Value, Value> ownOffsets; ///< for own groups, by all groups' offsets
   int64_t bytes = 0;
 };
 
@@ -127,7 +127,7 @@ static WeightedMatmul groupedProduct(OpOperand &use) {
                                                         : WeightedMatmul();
 }
 
-/// Returns the weights whose every use has one matrix per group, in formats
+/// Returns the weights that have one matrix per group in all uses, and a format
 /// that can be sharded.
 ShardedWeights ShardExpertsPass::findWeights() {
   ShardedWeights found;

@@ -16,7 +16,7 @@
 //   %z = model.add %h, %y
 //
 // This is tensor parallelism (Shoeybi et al., 2019). Trainable weights are
-// whole on every rank, which uses a range of each:
+// whole on every rank. A rank uses a range of each weight:
 //
 //   %b = model.weight @lora_B {part = #model.part<2, 0, 0, 64, 64>} : [32, 8]
 //

@@ -18,8 +18,8 @@
 //   %u = model.linear %x, %wu
 //
 // This is sequence parallelism (Korthikanti et al., 2022). It sends as much as
-// the all-reduce, computes one N-th of the ops between two matmuls, and saves
-// one N-th of them for the backward, which can gather values again.
+// the all-reduce. Each of N ranks computes one N-th of the rows between two
+// matmuls and saves one N-th for the backward, which can gather values again.
 //
 // A shard is a run of consecutive tokens, of one sequence or several, so only
 // ops that work on each token separately can run on it. Dropout stays

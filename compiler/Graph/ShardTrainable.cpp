@@ -10,15 +10,15 @@
 //   model.parameter @w : tensor<96x64xf32>
 //       {file = "...", trainable, piece = 12288}        // 96 * 64 * 4 / 2
 //
-// The pass only sets `piece`, before a step exists. An element has one position
-// in all flat arenas, which then hold shards, so updates need no change.
+// The pass only sets `piece`, before a step exists. All flat arenas then hold
+// the same shards, so updates need no change.
 // build-train-step reduce-scatters each gradient, and place-frozen-weights
 // gathers the weight where it is used (ZeRO stages 2 and 3, Rajbhandari et al.,
 // 2020).
 //
-// Vectors stay whole: they are small, and a collective has a cost. So do
-// parameters computed from other weights, which are whole then, and parameters
-// of which a rank uses a tp shard.
+// Vectors stay whole: they are small, and a collective has a cost. Parameters
+// stay whole, too, if their initial values are computed from other weights, or
+// if a rank uses only a range of them.
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"

@@ -9,7 +9,7 @@
 //                "sequential"; each later stage has at least one
 //   {"model.embed_tokens": 0, "model.layers.0": 0, ..., "lm_head": 1}
 //                as Accelerate's device map: a module gets the number of the
-//                longest name that is a prefix of its own; "" is all
+//                longest entry that is a prefix of its name; "" fits all names
 
 #ifndef QLORA_COMPILER_GRAPH_STAGEPARTITION_H
 #define QLORA_COMPILER_GRAPH_STAGEPARTITION_H
@@ -30,9 +30,9 @@ struct StagePartitionOptions {
   int64_t memoryLimit = 0; ///< bytes per stage, for `sequential`
 };
 
-/// Returns the stage of each layer, equal for all forward functions of a
-/// module, from the longest one; empty without functions. Reports too few
-/// layers, and a map that omits a layer, splits one or goes back.
+/// Returns the stage of each layer, computed from the longest forward function
+/// and valid for all; empty without functions. Fails for too few layers, and
+/// for a map that omits or splits a layer or returns to an earlier stage.
 llvm::FailureOr<llvm::SmallVector<int64_t>>
 partitionLayers(mlir::ModuleOp module, const StagePartitionOptions &options,
                 const DeviceProfile &device);

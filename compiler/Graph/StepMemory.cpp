@@ -140,7 +140,7 @@ bool StepMemory::waitsForBackward(Value value) {
 // First: values written where they must end up
 //===----------------------------------------------------------------------===//
 
-/// Returns the start of new memory, or of outside memory.
+/// Returns the start of `outside` if given, else of new memory.
 MemoryPlace StepMemory::newPlace(Value value,
                                  std::optional<OutsideMemory> outside) {
   const int64_t stride =
@@ -272,7 +272,7 @@ bool StepMemory::canTakeOver(Value operand, Operation *op) const {
       return true;
     if (other == operand)
       return false;
-    // Planned values that are not computed yet will be written there.
+    // A planned value that is not computed yet will be written to its place.
     if (known == places.end())
       return overlap(tensorOf(other), planned.lookup(other), type, place);
     return usesLeft.lookup(other) &&

@@ -38,7 +38,7 @@ private:
 
 } // namespace
 
-/// Returns the seconds in which a view copies values not made in place.
+/// Returns the seconds that a view takes to copy values not made in place.
 double ProblemBuilder::secondsOfCopies(Operation *op) const {
   double bytes = 0;
   for (const MemoryRange &part : cast<MemoryOp>(op).getMemoryRanges())

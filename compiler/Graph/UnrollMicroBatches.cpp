@@ -46,13 +46,13 @@ private:
 /// A step whose ops are repeated for each chunk.
 class ChunkedStep {
 public:
-  /// A chunk has rows of each of the batch's `lines` groups of rows.
+  /// The batch has `lines` groups of rows; each chunk has rows of all groups.
   ChunkedStep(StepOp step, int64_t chunks, int64_t lines)
       : step(step), block(step.getBody().front()), b(step.getContext()),
         chunks(chunks), lines(lines), copies(chunks) {}
 
-  /// Repeats ops in the order of `turns`, those of a stage with `parts` virtual
-  /// stages. `isLast`: it is the pipeline's last stage.
+  /// Repeats ops in the order of `turns`. The stage has `parts` virtual stages.
+  /// `isLast`: it is the pipeline's last stage.
   void run(ArrayRef<PipelineTurn> turns, int64_t parts, bool isLast);
 
 private:

@@ -60,8 +60,8 @@ struct EntryTimeline {
   double seconds() const; ///< end of the last command
 };
 
-/// Returns the timeline of an entry whose buffers all have offsets. If `times`
-/// is null, it has no spans.
+/// Returns the timeline of an entry whose buffers all have offsets. The
+/// timeline has no spans if `times` is null.
 EntryTimeline timelineOf(program::EntryOp entry,
                          const CommandTimes *times = nullptr);
 

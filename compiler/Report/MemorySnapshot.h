@@ -10,8 +10,8 @@
 // (weights, adapters, gradients, moments, inputs, results) consists of blocks
 // of its arena's segment. Other buffers are allocated in the trace at their
 // first command and freed after their last. The trace lists one entry after the
-// other. It omits the entry of the micro-batches before a step's last one. That
-// entry equals the last one's without its collectives. `time_us` is the
+// other. It omits the entry of micro-batches before a step's last micro-batch,
+// which is the last micro-batch's entry without collectives. `time_us` is the
 // predicted time since the trace began.
 //
 // The stack frames of a buffer are the kernel that first writes it and the

@@ -71,8 +71,8 @@ private:
 /// Byte ranges that commands of queues other than compute have touched so far.
 class TouchedRanges {
 public:
-  /// Appends the commands that a use of `range` must wait for: those that wrote
-  /// a byte of the range and, before a write, also those that read one.
+  /// Appends the commands that a use of `range` must wait for: commands that
+  /// wrote a byte of it, and if `isWrite`, also commands that read a byte.
   void findConflicts(const ByteRange &range, bool isWrite,
                      std::vector<size_t> &found) const {
     auto known = touches.find({range.unplaced, unsigned(range.arena)});

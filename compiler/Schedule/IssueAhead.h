@@ -20,10 +20,10 @@ namespace qlora {
 /// another kind may touch that buffer. A qualifying launch can run at any time
 /// before the buffer's first reader, while the buffer's memory is free.
 ///
-/// To save memory, launches are moved no further than necessary: as the cost
-/// model predicts, the arithmetic of the commands in between takes as long as
-/// the launches. No launch moves before the reader of the previous prepared
-/// buffer, so at most two such buffers are alive if each is read once.
+/// To save memory, launches move only until the arithmetic of the commands in
+/// between hides them, according to the cost model. No launch moves before the
+/// reader of the previous prepared buffer, so at most two such buffers are
+/// alive if each is read once.
 ///
 ///     gemm(.., s0)                          decode -> s1    (copy queue)
 ///     decode -> s1           becomes        gemm(.., s0)

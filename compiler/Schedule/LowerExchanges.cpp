@@ -37,9 +37,9 @@ void StepLowering::lowerFromHost(Location loc, Value to,
                           /*behind=*/IntegerAttr());
 }
 
-/// Gathers the shards of all ranks, with the padding of the last shard. From
-/// host memory, first copies this rank's shard, or only copies an unsharded
-/// weight.
+/// Gathers the shards of all ranks, with the padding of the last shard. If the
+/// weight is in host memory, first copies this rank's shard to the device. An
+/// unsharded weight is only copied.
 void StepLowering::lowerGather(GatherWeightOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
   const bool isOnHost = place.arena == Arena::Host;

@@ -208,7 +208,7 @@ bool StepLowering::hasRoomBehind(Value value) {
 Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
-  // A gathered weight is bytes until it is read.
+  // A gathered weight is untyped bytes until it is read.
   const qlora_dtype dtype = isa<GatherWeightOp>(def)
                                 ? QLORA_DTYPE_U8
                                 : *elementDtype(type.getElementType());

@@ -95,8 +95,8 @@ struct RecomputeOp {
   double seconds = 0;
   int64_t block = -1; ///< decoder block; -1: none
   bool isBackward = false;
-  /// The outputs are views of the only input. A view costs nothing, and its
-  /// choice is that of the op that makes the input.
+  /// The outputs are views of the only input. A view costs nothing. It is kept
+  /// or recomputed together with the op that makes the input.
   bool isView = false;
   /// The output reuses the memory of the input, of the same size, if the input
   /// is not read later. If several ties are possible, the first one is used.

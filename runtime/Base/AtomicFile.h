@@ -33,9 +33,9 @@ public:
   ~AtomicFile();
 
   /// Sets the temporary file's size and allocates its blocks, so that writing
-  /// needs none. If the file system cannot allocate blocks, kEach writes a byte
-  /// into each block. On compressing and copy-on-write file systems (ZFS) that
-  /// checks the space but guarantees nothing. kWhereItCan does nothing there.
+  /// cannot run out of space. If the file system cannot allocate blocks,
+  /// kWhereItCan does nothing, and kEach writes a byte into each block. On
+  /// compressing and copy-on-write file systems (ZFS), this guarantees nothing.
   enum class Reserve { kEach, kWhereItCan };
   Status reserve(uint64_t bytes, Reserve how = Reserve::kEach);
 
@@ -61,7 +61,7 @@ private:
         part(std::move(part)) {}
   Status failure(std::string_view what, int error) const;
 
-  FileDescriptor file; ///< closed: committed, or moved from
+  FileDescriptor file; ///< closed after commit() or a move
   std::string target, part;
   uint64_t written = 0;
 };

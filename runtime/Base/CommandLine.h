@@ -5,11 +5,11 @@
 //   --name=value  --name value  --name  --no-name  --name true
 //   --list a b c
 //
-// with dashes or underscores. A boolean takes the next word only if that is
-// true, false, yes, no, on, off, 1 or 0. A list takes the words up to the next
-// flag, as argparse's nargs="+" does, or to a file, so that the input may
-// follow: a word that ends in .mlir, .mlirbc or .so, or an existing path with a
-// dot or a slash. `--` ends the options. A one-letter alias takes one dash.
+// with dashes or underscores. A boolean takes the next word only if that word
+// is true, false, yes, no, on, off, 1 or 0. A list takes the words up to the
+// next flag, as argparse's nargs="+" does, or up to the tool's input: a word
+// that ends in .mlir, .mlirbc or .so, or an existing path with a dot or a
+// slash. `--` ends the options. A one-letter alias takes one dash.
 
 #ifndef QLORA_RUNTIME_BASE_COMMANDLINE_H
 #define QLORA_RUNTIME_BASE_COMMANDLINE_H
@@ -50,7 +50,7 @@ struct CommandLine {
   std::vector<OptionSetting> settings; ///< if an option repeats, the last wins
   std::vector<std::string> rest; ///< arguments that are not options: files
   std::vector<std::string> foreign;    ///< flags for another parser
-  std::string answer; ///< text for --help, ...: print it and exit
+  std::string answer; ///< text to print before exiting, for --help etc.
 };
 
 /// Parses `words`, which are argv without the program's name. Values are not

@@ -30,8 +30,8 @@ static bool listHas(const std::string &list, std::string_view word) {
   return false;
 }
 
-/// Reads the CPUs of the quota in cpu.max (control groups version 2), such as
-/// "max 100000" or "150000 100000"; nothing without a limit.
+/// Returns a group's limit in CPUs from cpu.max (control groups version 2): 1.5
+/// for "150000 100000", nothing for "max 100000".
 static std::optional<double> readCpuMax(const fs::path &group) {
   std::ifstream file(group / "cpu.max");
   double quota = 0, period = 0;
@@ -40,8 +40,8 @@ static std::optional<double> readCpuMax(const fs::path &group) {
   return std::nullopt;
 }
 
-/// Reads the CPUs of the quota from the two files of control groups version 1.
-/// A quota of -1 means no limit.
+/// Returns a group's limit in CPUs from the two files of control groups version
+/// 1. A quota of -1 means no limit.
 static std::optional<double> readCfsQuota(const fs::path &group) {
   std::ifstream quotaFile(group / "cpu.cfs_quota_us");
   std::ifstream periodFile(group / "cpu.cfs_period_us");

@@ -18,8 +18,8 @@
 
 namespace qlora {
 
-/// At least 1; a quota is rounded up. `root`: the folder with proc/ and the
-/// control group mounts; empty: the real root.
+/// Returns at least 1; a quota is rounded up. `root`: the folder with proc/ and
+/// the control group mounts; empty: the real root.
 int usableCpus(const std::string &root = "");
 
 /// Inputs to the number of threads of a rank.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Converts a word or a file to a mesh.
+// Converts --device-map, a word or a file, to a mesh.
 
 #include "runtime/Base/DeviceMap.h"
 

@@ -52,13 +52,13 @@ private:
 //
 //   its arenas + memory before them + what its first step adds
 //
-// A plan counts all bytes of the arenas. A run has its data and counts the
-// touched bytes (Predict/ResidentMemoryEstimate.h). Memory before the arenas is
-// the code of the program and its libraries, their allocations, prepared
-// kernels, train.so and the tokens; qlora-run measures it before it reads
-// weights. The first step adds the code and the generated kernels that run in
-// it. The buffers for reading weights are freed while a step's arenas are still
-// empty, so they never add to the peak.
+// A plan counts all bytes of the arenas. A run knows its data and counts only
+// the bytes that it will touch (Predict/ResidentMemoryEstimate.h). The memory
+// before the arenas is the code of the program and its libraries, their
+// allocations, prepared kernels, train.so and the tokens; qlora-run measures it
+// before it reads weights. The first step adds the code and the generated
+// kernels that run in it. The buffers for reading weights are freed while a
+// step's arenas are still empty, so they never add to the peak.
 
 struct ProcessMemory {
   uint64_t residentBytes = 0; ///< VmRSS
@@ -71,7 +71,7 @@ ProcessMemory readProcessMemory();
 /// Reads the bytes of a line "Name:   123 kB" in a /proc file; 0 without it.
 uint64_t procBytes(const char *file, std::string_view name);
 
-/// Assumption, when compiling, for the memory of a process before its arenas.
+/// Bytes of a process before its arenas, as the compiler assumes them.
 inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 
 /// Bytes that the first step adds to a process.

@@ -70,7 +70,7 @@ static std::string withRestoredBytes(std::string_view text) {
   return result;
 }
 
-/// Returns `value` with each text, keys included, replaced by `change` of it.
+/// Returns `value` with `change` applied to each text, including keys.
 template <typename Json>
 static Json withTexts(const Json &value,
                       std::string (*change)(std::string_view)) {

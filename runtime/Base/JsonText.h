@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // JSON as text. File names are bytes, JSON is UTF-8, and the library's dump()
-// throws on other bytes. So all other code calls these functions
+// throws on bytes that are not UTF-8. So all other code calls these functions
 // (lint-checked).
 
 #ifndef QLORA_RUNTIME_BASE_JSONTEXT_H

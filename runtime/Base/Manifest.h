@@ -27,11 +27,11 @@ inline constexpr const char *kManifestFile = "MANIFEST.json";
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// Returns the facts of a folder, after checking all listed files. Other files
-/// are ignored: file systems and users leave some. Returns kNotFound without a
-/// manifest. kDataLoss names the missing or damaged file.
+/// Returns the metadata of a folder, after checking all listed files. Ignores
+/// other files, since file systems and users leave some. Returns kNotFound
+/// without a manifest. kDataLoss names the missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
-/// Returns the facts of a folder without checking its files.
+/// Returns the metadata of a folder without checking its files.
 StatusOr<nlohmann::ordered_json> readMetadata(const std::string &folder);
 
 /// Returns the SHA-256 of `bytes` as 64 hexadecimal digits.

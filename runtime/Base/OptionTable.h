@@ -16,14 +16,14 @@
 
 namespace qlora {
 
-/// How a value is written, and its JSON type.
+/// How a value is written -> its canonical JSON, if that differs.
 enum class OptionType {
   kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
-  kInt,       ///< integer, or a word of `choices`, which stays that word
+  kInt,       ///< integer, or a word of `choices` (kept as text)
   kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
   kString,    ///< any text
   kPath,      ///< file or folder, relative as its scope says; empty: none; a
-              ///< word of `choices` stays that word
+              ///< word of `choices` is kept as text
   kPaths,     ///< repeatable kPath, each optionally with a weight after a
               ///< colon; a list in YAML, of paths or of {path, weight} -> one
               ///< path, or an array of {path, weight}
@@ -45,8 +45,8 @@ inline bool isPath(OptionType type) {
   return type == OptionType::kPath || type == OptionType::kPaths;
 }
 
-/// Determines where an option is recorded. Paths in a YAML file are relative to
-/// that file; kOutput paths and command-line paths, to the working directory.
+/// Where an option is recorded. Paths in a YAML file are relative to that file.
+/// kOutput paths and command-line paths are relative to the working directory.
 enum class OptionScope {
   kProgram, ///< determines train.so; fixed by qloracc
   kRun,     ///< recorded in train.so; a run may override it
@@ -69,7 +69,7 @@ struct OptionRow {
   /// "-x" is an earlier spelling: accepted, but not shown. "!x" is refused with
   /// a hint; only values that earlier versions recorded may have it.
   const char *aliases = "";
-  /// Separated by spaces; "a=b": a means b, not shown; "a_N": a_ and a number.
+  /// Separated by spaces. "a=b": hidden synonym a of b; "a_N": a_ and a number.
   const char *choices = "";
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
@@ -79,8 +79,8 @@ struct OptionRow {
 struct OptionName {
   const OptionRow *row = nullptr;
   std::string_view name = {};      ///< name with underscores
-  std::string_view whenTrue = {};  ///< value that true of a switch stands for
-  std::string_view whenFalse = {}; ///< value for false; empty: an error
+  std::string_view whenTrue = {};  ///< option value if the switch is true
+  std::string_view whenFalse = {}; ///< option value if false; empty: an error
   char mark = 0; ///< '-': an earlier spelling; '!': refused; 0: shown
 
   bool isSwitch() const { return !whenTrue.empty(); }
@@ -102,7 +102,7 @@ OptionName findOptionName(std::span<const OptionRow> table,
 const OptionRow *findOption(std::span<const OptionRow> table,
                             std::string_view name);
 
-/// Returns `text` with dashes turned into underscores.
+/// Returns `text` with underscores instead of dashes.
 std::string canonicalSpelling(std::string_view text);
 
 /// Returns the flag of a name: "lora_r" -> "--lora-r", "o" -> "-o".

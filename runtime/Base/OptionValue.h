@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Converts the text of an option's value, from a command line or YAML, to
-// canonical JSON. Maps keep their order, since the first pattern that matches a
-// module counts.
+// canonical JSON. Maps keep their order: in rank_pattern, the first pattern
+// that matches a module counts.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONVALUE_H
 #define QLORA_RUNTIME_BASE_OPTIONVALUE_H
@@ -32,8 +32,8 @@ parseOptionValue(const OptionRow &row, const nlohmann::ordered_json &raw);
 /// Whether the text is one of the words for true and false.
 bool isBoolText(std::string_view text);
 
-/// Returns the option value that true or false of a switch stands for. Errors
-/// call the option `option`.
+/// Returns the option value for a switch that is set to `text` (true or false).
+/// Errors call the option `option`.
 StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
                                  std::string_view option);
 

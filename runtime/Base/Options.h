@@ -53,7 +53,7 @@ public:
   /// Sets the defaults of `table`, which must outlive this object.
   explicit Options(std::span<const OptionRow> table = optionTable());
 
-  /// Applies JSON from recorded(). Keeps other keys for recordedMetadata().
+  /// Applies JSON from recorded(). recordedMetadata() has other keys.
   Status applyRecorded(std::string_view text);
 
   /// Applies a YAML file. Paths are relative according to their scope
@@ -107,7 +107,7 @@ public:
   std::string spelling(std::string_view name) const;
 
   /// Returns the options as a JSON object for train.so, with absolute paths,
-  /// without unset paths and options of scope kOutput. Adds `facts`, which the
+  /// but without unset paths and kOutput options. Adds `facts`: values that the
   /// compiler determines and the runtime needs, such as vocab_size.
   nlohmann::ordered_json
   recorded(const nlohmann::ordered_json &facts = {}) const;

@@ -126,8 +126,8 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether the ranks of the axes of a group are consecutive. Among such axes,
-/// one size must divide the other.
+/// Whether a group's ranks are consecutive. If they are for two axes, the size
+/// of one axis must divide the size of the other.
 static bool followEachOther(qlora_group group) {
   return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
          group == QLORA_GROUP_EP;

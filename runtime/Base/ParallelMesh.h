@@ -16,9 +16,9 @@
 //   --parallel pp=2,fsdp=4  shards each half of the layers over 4 ranks
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
-// A run with more ranks repeats the mesh in data parallel: 8 ranks with fsdp=4
-// are two groups. All ranks have rows of their own, except the ranks of one tp,
-// cp or pp group. ABI/Enums.def defines the ranks of a group.
+// A run with more ranks repeats the mesh for data parallelism: 8 ranks with
+// fsdp=4 are two groups. Ranks of one tp, cp or pp group have the same rows;
+// all others have their own. ABI/Enums.def defines the ranks of a group.
 
 #ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H
@@ -46,7 +46,7 @@ struct ParallelMesh {
 
   /// Parses "fsdp=4"; "" or "none" is a mesh of one rank. kInvalidArgument
   /// names an axis that is unknown, unsupported, given twice or without a
-  /// number, or two axes that cannot be combined, or not with these numbers.
+  /// number, or two axes that cannot be combined or have conflicting sizes.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
   /// Returns the meshes of `ranks` ranks in which each rank has different rows,

@@ -24,7 +24,7 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used only by the handler
 
-/// Times in ms: of the last SIGUSR1; until when requests count as answered.
+/// In ms: time of the last SIGUSR1; requests up to answeredMs are answered.
 static std::atomic<int64_t> saveMs = 0;
 static std::atomic<int64_t> answeredMs = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);

@@ -46,8 +46,8 @@ std::string shownPath(const std::string &path);
 /// Checks that the folder of `path` exists, and that `path` is not a folder.
 Status checkOutputFile(const std::string &path);
 
-/// Returns an error with the number of missing bytes on the disk of `folder`.
-/// The caller adds their purpose and alternatives to freeing space.
+/// Returns an error with the number of missing bytes if fewer than `bytes`
+/// are free on the disk of `folder`. The caller adds their use and remedies.
 Status checkFreeSpace(const std::string &folder, uint64_t bytes);
 
 // A cache folder of limited size, from which the least recently used files are

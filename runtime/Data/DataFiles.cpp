@@ -85,7 +85,7 @@ static Status addCounts(const std::string &path, DataSummary &summary) {
   return Status::ok();
 }
 
-/// Returns the statistics of all rows; must read a token file for the counts.
+/// Returns the statistics of all rows. To count, reads all of a token file.
 static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
   DataSummary summary;
   summary.rows = dataset.rows();

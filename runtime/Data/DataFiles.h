@@ -26,8 +26,8 @@ struct DataRequest {
   const nlohmann::json &vocabSize; ///< tokenizer's size, recorded
   /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
   ProgressListener progress = {};
-  /// Receive messages (empty on ranks that report nothing): `note` what
-  /// qlora-data cut or left out, `warn` what makes training slow.
+  /// Receive messages: `note` about an unusual chat template, `warn` about cut
+  /// or left-out rows and slow padding. Empty on ranks that report nothing.
   std::function<void(std::string_view)> note = {}, warn = {};
 };
 
@@ -38,8 +38,8 @@ struct DataSummary {
   int64_t labelledTokens = 0;
   int64_t truncatedRows = 0; ///< only known for qlora-data's files, else 0
   int64_t droppedRows = 0; ///< only known for qlora-data's files; not in `rows`
-  int64_t longest = 0; ///< tokens of the longest row; 0: token file, as median
-  int64_t median = 0;
+  int64_t longest = 0;     ///< tokens of the longest row; 0 for a token file
+  int64_t median = 0;      ///< tokens of the median row; 0 for a token file
 };
 
 /// Returns the request to tokenise a file with the options. The caller sets the

@@ -102,11 +102,11 @@ public:
                                            const StepShape &shape);
 
   /// Mean labels per micro-batch of a step, over all ranks, without the empty
-  /// micro-batches of an epoch's last step. Slow: reads every layout.
+  /// micro-batches of an epoch's last step. Slow: lays out each micro-batch.
   double meanLabels(int64_t step, const StepShape &shape);
 
-  /// Fraction of padding in the micro-batches of an epoch, or in its first
-  /// thousands. Nothing for a token file, which is used as it is padded.
+  /// Fraction of padding in an epoch, or in the steps with its first 4,096
+  /// micro-batches. Nothing for a token file, whose padding is fixed.
   std::optional<double> paddingShare(const StepShape &shape);
 
 private:
@@ -114,7 +114,7 @@ private:
   int64_t labelsOf(const BatchLayout &layout) const;
   std::optional<int64_t>
   mostLabelsOf(const std::vector<BatchLayout> &round) const;
-  /// Number of sequences of a micro-batch that have a row's answer.
+  /// In how many sequences of a micro-batch a row's answer occurs.
   int64_t timesOfRow() const {
     return data.hasMismatched && !data.isWhole() ? 2 : 1;
   }

@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// Writes the mismatched sequences into the second half of a micro-batch, from
-/// its first `rows` sequences. A row without a target has no answer.
+/// Builds the mismatched sequences from a micro-batch's first `rows` sequences,
+/// in its second half. A row without a target has no answer.
 void placeKtoKlPairs(int64_t rows, MicroBatch &batch);
 
 } // namespace qlora

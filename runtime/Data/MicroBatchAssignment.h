@@ -2,7 +2,7 @@
 
 // Assigns the micro-batches of a step to ranks. Ranks of equal speed take
 // turns: the k-th micro-batch of rank r of N is number k N + r. If speeds
-// differ, each rank gets one micro-batch, and each of the others goes to the
+// differ, each rank gets one micro-batch, and then each further one goes to the
 // rank that would finish it first:
 //
 //   speeds 3 and 1, 8 micro-batches    rank 0: 0 2 3 4 5 6    rank 1: 1 7
@@ -42,7 +42,7 @@ public:
 
 private:
   int64_t ranks, each;
-  /// Index: rank; empty: equal speeds.
+  /// Micro-batch numbers of each rank; empty for equal speeds.
   std::vector<std::vector<int64_t>> numbers;
 };
 

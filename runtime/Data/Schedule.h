@@ -9,8 +9,8 @@
 //
 //   whole         a token file's own order; it restarts at its end, even
 //                 inside a step
-//   padded        rows are shuffled with the seed in each epoch, or packed
-//                 and then shuffled, each in a sequence of the shortest
+//   padded        rows, or packs of rows with --packing, are shuffled with the
+//                 seed in each epoch; each is a sequence of the shortest
 //                 compiled length that fits
 //   step packing  the rows of a padded step in new micro-batches of one
 //                 sequence each (StepPacking.h)
@@ -67,7 +67,7 @@ struct ScheduleOptions {
   /// Unset: if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;
   /// Tokens of each row's answer, if micro-batches also have mismatched answers
-  /// (KtoKlPairs.h). Those determine the length of a micro-batch too.
+  /// (KtoKlPairs.h), which can lengthen a micro-batch.
   std::vector<int64_t> answers = {};
 };
 
@@ -100,7 +100,7 @@ public:
   BatchLayout inOrder(int64_t number, const StepShape &shape);
   /// Return the micro-batches that run at the same time in lockstep. round:
   /// numbers k N to k N + N - 1 of a step. lastRound: the last one of each
-  /// rank. roundInOrder: those with `number` in file order.
+  /// rank. roundInOrder: those that run with `number` in file order.
   std::vector<BatchLayout> round(int64_t step, int64_t k,
                                  const StepShape &shape);
   std::vector<BatchLayout> lastRound(int64_t step, const StepShape &shape);

@@ -139,7 +139,7 @@ StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// Assigns equally many bins to all ranks; `dearest` is a rank's highest cost.
+/// Gives each rank equally many bins; sets `dearest` to a rank's highest cost.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return assignByIndex(std::move(bins), dearest);

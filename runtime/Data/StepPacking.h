@@ -6,9 +6,9 @@
 // A step of K micro-batches of B rows on N ranks keeps its rows, whatever their
 // lengths. The loss is a mean over the step's labelled tokens, and attention
 // stays inside a row, so rows can be in any micro-batch. Gradients, losses and
-// the schedule are those of padded rows, up to rounding. Packed, a micro-batch
-// is one sequence, with one segment per row, of a *token bucket*: one of a few
-// compiled lengths up to B x the longest row.
+// the schedule are those of padded rows, up to rounding. A packed micro-batch
+// is one sequence with one segment per row. Its length is a *token bucket*: one
+// of a few compiled lengths up to B x the longest row.
 //
 // The plan is the cheapest one with m <= K micro-batches per rank. For each m,
 // the rows, the most expensive first, go to the cheapest micro-batch with
@@ -41,7 +41,7 @@ struct PackingShape {
 };
 
 /// The rows of each micro-batch, ascending, indexed by MicroBatchAssignment's
-/// numbers. Their number is a multiple of N, at least N; some may have no row.
+/// numbers. A plan has a multiple of N micro-batches; some may have no row.
 using StepPlan = std::vector<std::vector<int64_t>>;
 
 /// Plans a step. `lengths`: tokens of each of its rows, at most B K N rows.

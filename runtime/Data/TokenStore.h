@@ -132,8 +132,8 @@ private:
   /// Tensors of the file, or null if it lacks them.
   const SafetensorsTensor *positions = nullptr, *segments = nullptr;
   std::vector<int64_t> offsets;     ///< first token of each row of a rows file
-  std::vector<int64_t> labelCounts; ///< count of each row
-  std::vector<int32_t> judgements;  ///< mark of each row, or empty
+  std::vector<int64_t> labelCounts; ///< labels of each row
+  std::vector<int32_t> judgements;  ///< `desirable` of each row, or empty
   std::vector<int64_t> answerLengths; ///< empty without judgements
   std::string digest;               ///< hash of all rows
 };

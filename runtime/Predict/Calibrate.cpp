@@ -38,9 +38,9 @@ public:
   static StatusOr<Measured> prepare(const char *row, Dtypes dtypes,
                                     const Constants &constants);
   const KernelRequest &request() const { return asked; }
-  /// Returns the median of the runs that fit into the time limit, as in a step:
-  /// each run has other weights, so no cache holds them, and each thread has
-  /// just written its range of the other operands.
+  /// Returns the median of the runs that fit into the time limit. As in a step,
+  /// each run has different weights, so no cache holds them, and each thread
+  /// has just written its range of the other operands.
   StatusOr<double> coldSeconds() { return seconds(kColdBytes); }
   /// Returns the median of runs on one set of operands.
   StatusOr<double> hotSeconds() { return seconds(0); }
@@ -188,7 +188,7 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};
 }
 
-/// Times the decoding of a panel in cache, which the last GEMM has just used.
+/// Times decoding into a panel that is in cache, as after the last GEMM.
 static StatusOr<double> measureDecode() {
   constexpr int64_t kPanelRows = 128, kPanelDepth = 2048;
   QLORA_ASSIGN_OR_RETURN(Measured decode,
@@ -202,8 +202,8 @@ static StatusOr<double> measureDecode() {
   return 4e-9 * kPanelRows * kPanelDepth / seconds;
 }
 
-/// Returns the seconds of GEMMs with panels beyond the modelled other work.
-/// `isForward` false: the backward, which adds to a gradient.
+/// Returns the seconds of GEMMs with panels, less the modelled time of other
+/// work. `isForward` false: the backward, which adds to a gradient.
 static StatusOr<double> panelSeconds(qlora_dtype dtype, bool isForward,
                                      const DeviceProfile &device) {
   QLORA_ASSIGN_OR_RETURN(

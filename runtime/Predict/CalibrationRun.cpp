@@ -74,7 +74,7 @@ static void replaceLinks(RankLinks &known, const RankLinks &measured) {
   }
 }
 
-/// Checks the group TP, which was made from the launcher's LOCAL_WORLD_SIZE.
+/// Checks that group TP, from LOCAL_WORLD_SIZE, has this machine's ranks.
 static Status checkMachine(RankGroup &group) {
   QLORA_ASSIGN_OR_RETURN(const LocalRanks here,
                          LocalRanks::find(group.collectives()));
@@ -116,7 +116,7 @@ StatusOr<std::string> runCalibration(const CalibrationRequest &request,
       RankGroup::join(env, std::move(listening), kTimeout,
                       GroupSizes{{QLORA_GROUP_TP, env.localWorldSize}},
                       prepared.status()));
-  // An exception must end at the group, which reports it to the other ranks.
+  // Catch exceptions here, since group.end() must report them to all ranks.
   auto text = endExceptions("calibration", [&] {
     return measureAndWrite(request, std::move(*prepared), group);
   });

@@ -21,9 +21,9 @@ namespace qlora {
 struct CalibrationRequest {
   std::string path = "device.json";
   int threads = 1; ///< compute threads of this rank
-  /// A profile of this machine with measured rates of kernels; empty: none.
-  /// With a profile, only links are measured, and its rates of links that these
-  /// ranks do not have are kept.
+  /// Path of this machine's profile with measured kernel rates; empty: none.
+  /// With it, only the links between these ranks are measured, and the
+  /// profile's rates of other links are kept.
   std::string profile;
 };
 

@@ -11,20 +11,19 @@
 // (Ranks/SharedWindow.h), on the cores that would otherwise compute. For B
 // bytes on N ranks:
 //
-//   all_gather       own shard to its place, own shard into the window, the
-//                    others' out of it: (1 + 1/N) copies of B
-//   all_reduce       all into the window, a range of it added up, all out of
-//                    it: 2 copies, and (N - 1) / N of three accesses
-//   reduce_scatter   a copy of all, an all_reduce, a copy of a shard
+//   all_gather       copies the own shard to its place and into the window, and
+//                    the other shards out of the window: (1 + 1/N) copies of B
+//   all_reduce       copies B into the window, adds up one range, copies B out:
+//                    2 copies of B, and 3 (N - 1) / N accesses of each byte
+//   reduce_scatter   copies B, does an all_reduce, copies its shard
 //
-// For each MiB, the ranks meet once or twice in N - 1 messages to sleeping
-// threads. Other collectives, and all between machines, use a ring of sockets
+// For each MiB, the ranks meet once (twice for a sum), with N - 1 messages to
+// sleeping threads. All other collectives use a ring of sockets
 // (Ranks/RingCollectives.h), in slots of at most 256 KiB. Each slot is a
-// message that a thread waits for:
+// message that a thread waits for. The busiest link carries, after the `;`:
 //
-//   all_reduce,      2 N - 3 slots and one for each 256 KiB; a link carries all
-//   reduce_scatter   of B, if N > 2 some links carry it twice, and the first
-//                    chunk passes the other links before it
+//   all_reduce,      2 N - 3 slots and one for each 256 KiB; B and a chunk, or
+//   reduce_scatter   2 B and 2 N - 4 chunks if N > 2
 //   broadcast        N - 2 slots and one for each 256 KiB; B, and one chunk
 //                    N - 2 times
 //   all_gather       N - 1 slots; (N - 1) / N of B

@@ -23,7 +23,7 @@ struct CommandMetadata {
       kind; ///< stepPartName, "copy and fill", "collective", "wait"
   uint8_t queue = 0;
   double flops = 0; ///< FLOPs of GEMM and attention (neededFlops)
-  double bytes = 0; ///< read and written; of a collective, reduced
+  double bytes = 0; ///< read and written; of a collective's larger operand
   /// Lower bound from the device's rates, launches included; 0: not known.
   double boundSeconds = 0;
 };

@@ -154,7 +154,7 @@ static StatusOr<double> most(Collectives &group, double own) {
   return own;
 }
 
-/// Returns the slowest rank's median. The second of two untimed calls
+/// Returns the slowest rank's median. The second of two warm-up calls
 /// determines how many calls fit into the time limit.
 static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
                                       qlora_collective kind, uint64_t bytes) {

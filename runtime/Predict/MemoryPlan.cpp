@@ -114,7 +114,7 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
-/// Formats the gradient bytes reduced per step; if sharded, per micro-batch.
+/// Formats the gradient bytes reduced per step, or per micro-batch if sharded.
 static std::string sumsText(const LoadedModule &module) {
   if (module.table().trained_pieces == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +

@@ -15,7 +15,7 @@
 namespace qlora {
 
 /// A row of the memory table; `measured` 0: not measured yet. Rows that are not
-/// counted in the total come after it. A part of the row above it is not
+/// counted in the total come after it. A row that details the row above is not
 /// counted either, and has no measurement.
 struct PlanRow {
   std::string name;

@@ -31,7 +31,7 @@ namespace qlora {
 /// All kernels of one StepPart in a step, on one rank.
 struct PartTotal {
   Work work;
-  double seconds = 0; ///< sum of the kernels' times alone, without launches
+  double seconds = 0; ///< kernel times, each alone, without launches
 };
 
 /// Equal kernels of a step: a description of one, and their number.
@@ -66,7 +66,7 @@ struct StepPrediction {
   std::vector<PredictedCollective> collectives; ///< sorted by first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
-  /// Rows of Kernels.def that run, in table order, except walks over rows.
+  /// Rows of Kernels.def that run, in table order, except WorkCategory::kRows.
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
@@ -94,7 +94,7 @@ PredictionRequest lowRequest(PredictionRequest request);
 
 /// Returns one prediction for each compiled length, ascending. Refuses a device
 /// of another kind than the module's target, and a launch without an enabled
-/// row. Without the ranks of a machine (RankLinks), all CPU ranks share one.
+/// row. If the profile lacks RankLinks, all CPU ranks are on one machine.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 

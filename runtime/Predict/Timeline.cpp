@@ -95,7 +95,7 @@ void Simulation::finish(const TimelineItem &item) {
     spans[size_t(&item - items.data())].end = result.seconds;
 }
 
-/// Starts the queue's next kernel, past events. Returns whether it did.
+/// Passes events of the queue and starts its next item. False: no change.
 bool Simulation::advance(Queue &queue) {
   bool changed = false;
   while (!queue.running && queue.next < queue.items.size()) {

@@ -4,14 +4,14 @@
 // ABI, RECORD and WAIT between them.
 //
 // Kernels of different queues that run at once share the GPU. Each alone would
-// use a fraction of its arithmetic and of its bandwidth (demand over seconds).
-// If the fractions of arithmetic, or those of bandwidth, sum to more than 1,
-// all running kernels are slowed by the excess. So a decode alongside a GEMM
-// takes bandwidth from it, and nothing else. Whether a GPU runs such kernels
-// concurrently has not been measured; with kTakeTurns it runs one at a time, at
-// full speed for its fraction of the time. Collectives of GPUs are assumed to
-// need neither arithmetic nor bandwidth. Collectives of CPU ranks that have a
-// demand for memory take turns with kernels, since they copy on the same cores.
+// use a fraction of the GPU's arithmetic and bandwidth (demand over seconds).
+// If the fractions of arithmetic or of bandwidth sum to more than 1, all
+// running kernels are slowed by the excess. So a decode alongside a GEMM only
+// takes bandwidth from it. Whether a GPU runs such kernels concurrently has not
+// been measured; with kTakeTurns it runs one at a time, at full speed for its
+// fraction of the time. Collectives of GPUs are assumed to need neither
+// arithmetic nor bandwidth. Collectives of CPU ranks that have a demand for
+// memory take turns with kernels, since they copy on the same cores.
 //
 // Stages of a pipeline share a clock: a transfer waits for both stages.
 
@@ -40,8 +40,8 @@ struct TimelineItem {
   uint64_t bytes = 0; ///< kSend, kReceive: size of the message
 };
 
-/// When an item ran, in seconds from the start. For an event, both are when it
-/// was recorded or the wait was over.
+/// When an item ran, in seconds from the start. For an event, both times are
+/// when it was recorded, or when the wait was over.
 struct TimelineSpan {
   double start = 0, end = 0;
 };

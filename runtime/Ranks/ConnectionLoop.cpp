@@ -17,8 +17,8 @@
 
 namespace qlora {
 
-/// During a shortage of descriptors: how often the loop tries to accept, and
-/// how long an unproven connection stays open.
+/// During a shortage of descriptors: the time between attempts to accept, and
+/// the time that an unproven connection stays open.
 static constexpr auto kLook = std::chrono::milliseconds(100);
 static constexpr auto kShortTime = std::chrono::seconds(1);
 
@@ -83,7 +83,7 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
-    // Keep a descriptor free, such as for rank 0's own listener in the ring.
+    // Keep a descriptor free, for example for rank 0's listener in the ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(spare.isOpen() ? accept4(listening.get(), nullptr,
                                                    nullptr, SOCK_CLOEXEC)

@@ -122,7 +122,7 @@ bool Heartbeat::hasCause() const {
 // Messages
 // ----------------------------------------------------------------------
 
-/// Drops the message if the buffer is full: such a neighbour is soon lost.
+/// Drops the message if the buffer is full: the neighbour no longer reads.
 void Heartbeat::send(int side, Header header, const std::string &text) {
   if (!sides[side].isOpen)
     return;

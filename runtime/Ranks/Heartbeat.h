@@ -10,12 +10,12 @@
 // beats is lost. The rank counts its own beats, not seconds, because a launcher
 // may stop a whole job for hours and resume it.
 //
-// The same connections pass the cause of an end from rank to rank, at once and
-// in both directions: a rank's report of its own failure, or its neighbours'
-// report of its loss. All ranks wait briefly for other causes and then choose
-// by one rule, so that every host shows the same line. Own reports come before
-// reports of losses, then the lowest rank wins. If the network is cut, each
-// side names the broken link in the same words.
+// The same connections pass the cause of a job's end from rank to rank, at once
+// and in both directions: a rank's report of its own failure, or its
+// neighbours' report of its loss. All ranks wait briefly for other causes and
+// then choose by one rule, so that every host shows the same line: reports of
+// own failures come before reports of losses, then the lowest rank wins. If the
+// network is cut, each side names the broken link in the same words.
 
 #ifndef QLORA_RUNTIME_RANKS_HEARTBEAT_H
 #define QLORA_RUNTIME_RANKS_HEARTBEAT_H

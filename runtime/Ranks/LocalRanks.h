@@ -27,7 +27,7 @@ public:
   /// Return this rank's index on the machine, and the machine's rank count.
   int rank() const { return localRank; }
   int size() const { return localSize; }
-  /// Returns the rank in the group of the machine's first rank.
+  /// Returns the rank, in the group, of the machine's first rank.
   int first() const { return firstRank; }
 
   /// How the other ranks may access a rank's memory.

@@ -24,8 +24,8 @@ constexpr int kDefaultPort = 29500; ///< PyTorch's default
 constexpr int kMaxRanks = 1 << 20;
 constexpr size_t kSecretCharacters = 16;
 
-/// The variables in which a launcher passes rank, number of ranks, and both on
-/// this machine. An empty name: the launcher does not pass that number.
+/// The variables in which a launcher passes the rank and the number of ranks,
+/// in the job and on this machine. An empty name: not passed by the launcher.
 struct Launcher {
   const char *name;
   const char *rank, *worldSize, *localRank, *localWorldSize;
@@ -36,7 +36,7 @@ const Launcher kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // Step variables: a lone shell of salloc has the job's SLURM_NTASKS too.
+    // Variables of a step, since salloc's lone shell also has SLURM_NTASKS.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 

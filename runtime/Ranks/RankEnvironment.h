@@ -60,8 +60,8 @@ inline constexpr const char *kJobSecretVariable = "QLORA_JOB_SECRET";
 /// Returns the value of an environment variable, or nullptr.
 using GetVariable = std::function<const char *(const char *)>;
 
-/// Reads the launcher's variables; one rank if there are none. Variables that
-/// contradict each other are an error that names them.
+/// Reads the launcher's variables; without any, there is one rank. Variables
+/// that contradict each other are an error that names them.
 StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
 
 /// Returns the first host of a Slurm node list: "a[3-7,9]-x,b" -> "a3-x".

@@ -74,8 +74,8 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
       });
 }
 
-/// Returns zero waits under the built-in launcher, which receives every rank's
-/// error and chooses among them.
+/// Returns the heartbeat's times. `settle` and `word` are 0 under the built-in
+/// launcher, which receives every rank's error and chooses one.
 static Heartbeat::Timing timingOf(const RankEnvironment &env) {
   Heartbeat::Timing timing;
   if (hasOwnLauncher(env))
@@ -127,7 +127,7 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
   return world;
 }
 
-/// Connects this rank's group of one axis, if it is neither one rank nor all.
+/// Connects this rank's group of one axis, unless it is one rank or all ranks.
 static StatusOr<std::unique_ptr<Collectives>>
 meetPart(World &world, const RankEnvironment &env, qlora_group axis,
          const GroupSizes &sizes, std::chrono::milliseconds timeout) {

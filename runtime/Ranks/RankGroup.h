@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The connected ranks of a job: collectives of each group (ABI/Enums.def), sums
-// of host values, and memory that the ranks of a machine share. That is one
-// copy of the frozen base and, for each group that is on one machine, the
-// memory for reductions and all-gathers.
+// of host values, and memory that the ranks of a machine share: one copy of the
+// frozen base and, for each group that is on one machine, the memory for
+// reductions and all-gathers.
 //
 // The world group is a ring. Every smaller group of several ranks is a ring
 // too, found through the first. If one ring loses a rank, all end (Ring::bind).
@@ -51,8 +51,8 @@ public:
 
   /// Returns the collectives of all ranks.
   Collectives &collectives() { return *group; }
-  /// Returns the collectives of this rank's group of `axis`; those of all ranks
-  /// if the group is all ranks.
+  /// Returns the collectives of this rank's group of `axis`, which may be all
+  /// ranks.
   Collectives &collectives(qlora_group axis) {
     return parts[axis] ? *parts[axis] : *group;
   }
@@ -96,10 +96,10 @@ public:
   using OpenFilled = std::function<FileDescriptor()>;
 
   /// Returns memory for the frozen weights: one copy for all ranks of one stage
-  /// on this machine. The first of them calls `openFilled` for a file that has
-  /// the weights already. Without a file, `share` is set to the parameters that
-  /// this rank must fill. All ranks call this; afterwards they meet in a
-  /// barrier and protect() the memory.
+  /// on this machine. The first of these ranks calls `openFilled` for a file
+  /// that has the weights already. Without a file, `share` is set to the
+  /// parameters that this rank must fill. All ranks call this. When all have
+  /// filled their shares and met in a barrier, each calls protect().
   StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes,
                                          const OpenFilled &openFilled,
                                          FillShare &share);
@@ -110,7 +110,7 @@ private:
   GroupSizes sizes;
   /// Collectives by axis; null: the group is all ranks.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
-  /// Destroyed before `parts`: its heartbeat closes the connections of all.
+  /// Destroyed before `parts`: its heartbeat closes all groups' connections.
   std::unique_ptr<Collectives> group;
   Heartbeat *heartbeat = nullptr; ///< owned by `group`; null: a single rank
   bool isSupervised = false; ///< the built-in launcher shows a single error

@@ -2,12 +2,12 @@
 
 // How the ranks of a job find each other: rank 0 serves two exchanges over TCP.
 // In the first, each rank sends a few bytes and, when all ranks have done so,
-// receives the next rank's bytes. With these the ranks connect to a ring
+// receives the next rank's bytes. With these bytes the ranks connect to a ring
 // (Ring.h), which carries all later messages. In the second exchange each rank
 // confirms the connection.
 //
 // Instead of its bytes, a rank may send an error if it cannot take part. The
-// server may also find an error: a rank is missing, there twice, or has another
+// server may also find an error: a missing rank, two of one number, or another
 // version. The first error is sent to all, so every host shows the same line.
 //
 // Each side of a connection first proves the job's secret over 32 random bytes

@@ -53,7 +53,7 @@ private:
   using Clock = ConnectionLoop::Clock;
   using Connection = ConnectionLoop::Connection;
   struct Exchange {
-    /// Texts of the ranks, or none yet.
+    /// Text of each rank; nullopt before it arrives.
     std::vector<std::optional<std::string>> values;
     size_t missing = 0;
   };

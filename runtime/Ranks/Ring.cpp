@@ -91,7 +91,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
   return ring;
 }
 
-/// Ends the heartbeat's thread first, which may close connections of this ring.
+/// Ends the heartbeat first: its thread may close this ring's connections.
 Ring::~Ring() { heart.reset(); }
 
 Heartbeat *Ring::heartbeat() const {

@@ -68,10 +68,10 @@ public:
   struct Members {
     int rank = 0; ///< this rank's index in the ring
     int size = 1;
-    int first = 0; ///< rank in the job of index 0
+    int first = 0;  ///< job rank at index 0 of the ring
     int stride = 1; ///< difference of job ranks between neighbours
   };
-  /// Sends a few bytes to the previous rank and returns those of the next rank.
+  /// Sends bytes to the previous rank and returns the bytes of the next rank.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
 
   /// Connects both neighbours and blocks meanwhile. All members call it. This

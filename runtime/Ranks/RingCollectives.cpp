@@ -31,7 +31,7 @@ Status RingCollectives::meet() {
 // Sums and broadcasts
 // ----------------------------------------------------------------------
 
-/// A pass of all chunks from rank `first` round to the rank before it.
+/// A pass of all chunks around the ring, from rank `first` to the one before.
 struct RingCollectives::Pass {
   int first;
   int64_t start; ///< slot in which the first chunk is sent
@@ -109,8 +109,8 @@ Status RingCollectives::allReduce(qlora_dtype dtype, Bytes data) {
   return runPasses(passes, dtype, data);
 }
 
-/// Sums everything and keeps this rank's shard: in the fixed order of ranks,
-/// each shard passes all ranks anyway.
+/// An all-reduce, of which this rank keeps its shard: the fixed order of the
+/// sum sends every shard through all ranks anyway.
 Status RingCollectives::reduceScatter(const CollectiveCall &call) {
   moving.assign(call.from.begin(), call.from.end());
   QLORA_RETURN_IF_ERROR(allReduce(call.dtype, moving));
@@ -140,7 +140,7 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// All-gathers in shared memory. Shards are equal, so all run as many rounds.
+/// All-gathers in shared memory, in equally many rounds on all ranks.
 Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);

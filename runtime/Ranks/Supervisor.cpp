@@ -244,7 +244,7 @@ void Supervisor::readReport(int rank) {
 
 void Supervisor::noteEnd(int rank, int status) {
   children[rank].hasEnded = true;
-  // The report was sent before the end, but may not have been read yet.
+  // A rank sends its report before it ends, but the report may be unread.
   while (children[rank].channel.isOpen())
     readReport(rank);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -51,7 +51,7 @@ enum class AdapterForm { kTrained, kPlain };
 
 /// Returns adapter_config.json with PEFT's keys. target_modules is the given
 /// list; for all-linear, the last names of the modules; for a regular
-/// expression, the full module names, because not every reader supports those.
+/// expression, all module names in full: not every reader supports expressions.
 nlohmann::ordered_json adapterConfig(const LoadedModule &module,
                                      const Options &options,
                                      AdapterForm form = AdapterForm::kTrained);
@@ -73,7 +73,7 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
 class PreparedAdapter {
 public:
   /// Creates `folder` if it is missing. `module` and `options` must outlive the
-  /// result. Without disk space: kResourceExhausted, ". Fix: free space there".
+  /// result. kResourceExhausted, with a fix, if disk space is missing.
   static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
                                            const Options &options,
                                            const std::string &folder);

@@ -300,7 +300,7 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // An object with one module counts as its value; tensor names have the key.
+    // {module: value} counts as its value: tensor names have the module.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

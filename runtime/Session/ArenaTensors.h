@@ -125,7 +125,7 @@ private:
   Status failed;
 };
 
-/// Returns the host bytes per rank, of `ranks`, for saving and restoring.
+/// Returns the host bytes that each of `ranks` ranks needs to save or restore.
 uint64_t streamBufferBytes(const LoadedModule &module, int ranks);
 
 } // namespace qlora

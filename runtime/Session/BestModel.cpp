@@ -32,7 +32,7 @@ static const MetricRow &metricOf(const std::string &name) {
   return *std::ranges::find(kMetrics, name, &MetricRow::name);
 }
 
-/// Checks that evaluations coincide with checkpoints, to have the best saved.
+/// Checks that evaluations coincide with checkpoints, so the best is saved.
 static Status checkSameSteps(const Options &options) {
   const std::string evaluates = options.text("eval_strategy");
   const std::string saves = options.text("save_strategy");

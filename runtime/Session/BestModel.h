@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tracks the best evaluation and the number of evaluations since, for
+// Tracks the best evaluation and the number of evaluations after it, for
 // --load-best-model-at-end and --early-stopping-patience. Follows transformers'
 // Trainer and EarlyStoppingCallback. The state is the same on every rank.
 

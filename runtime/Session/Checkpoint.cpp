@@ -207,7 +207,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Renames to the final name, which is free: every run starts by freeing names.
+/// Renames to the final name, which was freed when the run started.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::unavailable("cannot write '{}': {}", order.folder,

@@ -110,7 +110,7 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // Change the id first: if killed then, 'latest' refuses what remains.
+  // Change the id first: if the run is killed then, 'latest' refuses the rest.
   if (id.empty())
     fs::remove(file, error);
   else

@@ -40,7 +40,7 @@ std::vector<std::string> checkpointsIn(const std::string &output,
                                        Status *error = nullptr);
 
 std::string newRunId();
-/// Returns the run id in a checkpoint's facts; empty: none.
+/// Returns the run id in a checkpoint's metadata; empty: none.
 std::string runIdOf(const nlohmann::ordered_json &facts);
 /// Returns the id of the run that owns `output`; empty: none.
 std::string runIdIn(const std::string &output);
@@ -57,8 +57,7 @@ takeFolder(const std::string &output, const std::string &id, int64_t lastStep);
 bool hasUnfinished(const std::string &output);
 /// Renames every unfinished checkpoint that is complete and whose final name is
 /// free: its process was killed just before the last rename. If two have the
-/// same final name, one with the suffix of a checkpoint that was being replaced
-/// is used second.
+/// same final name, the one that was being replaced is tried second.
 void recoverCheckpoints(const std::string &output);
 /// Removes the unfinished checkpoints that are not complete.
 void removeUnfinished(const std::string &output);

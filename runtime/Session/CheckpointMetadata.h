@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The identity of a checkpoint, stored in its manifest, and the check whether a
-// run can resume from it. There are three kinds of facts:
+// run can resume from it. There are three kinds of metadata:
 //
 //   must be equal     model, data, options that change a step's results, rows
 //                     per step: else the error has both values
@@ -35,10 +35,10 @@ struct RunMetadata {
   int threads = 0;
 };
 
-/// Returns the recorded facts that determine the model's results.
+/// Returns the recorded metadata that determine the model's results.
 nlohmann::json modelMetadata(const Options &options);
 
-/// Computes the facts from a sample of the weights and the complete program.
+/// Computes the metadata from a sample of the weights and the complete program.
 StatusOr<nlohmann::ordered_json> checkpointMetadata(const RunMetadata &run);
 
 /// Returns the SHA-256 of the adapter that --adapter-name-or-path names; ""
@@ -52,8 +52,8 @@ startMetadata(const Options &options, const nlohmann::ordered_json *before);
 /// computations, and results only by rounding.
 bool decidesPlanAlone(std::string_view option);
 
-/// Checks whether a run with facts `own` can resume from a checkpoint with
-/// facts `before`, called `checkpoint` in errors. Appends notes to `remarks`.
+/// Checks whether a run with metadata `own` can resume from the checkpoint
+/// called `checkpoint` in errors, with metadata `before`. Appends to `remarks`.
 Status compareMetadata(const std::string &checkpoint,
                        const nlohmann::ordered_json &before,
                        const nlohmann::ordered_json &own,
@@ -61,9 +61,9 @@ Status compareMetadata(const std::string &checkpoint,
 
 /// Returns the number of micro-batches that each rank accumulates: from the
 /// options, or else so that the checkpoint's rows per step stay the same.
-/// `before`: the checkpoint's facts; null: nothing is resumed. Refuses options
-/// that conflict with the checkpoint, unless they equal the checkpoint's and
-/// only the number of ranks changed.
+/// `before`: the checkpoint's metadata; null: nothing is resumed. Refuses
+/// options that conflict with the checkpoint, unless they equal the
+/// checkpoint's and only the number of ranks changed.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
                                   const Options &options, int64_t ranks,
                                   std::vector<std::string> &remarks);

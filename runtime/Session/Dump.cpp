@@ -43,7 +43,7 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
   return std::optional(std::move(dump));
 }
 
-/// Returns the divisor of the step's sums, at one offset in all entries.
+/// Returns the step's label count, which divides the step's sums.
 static StatusOr<float> countOf(const Run &run) {
   float count = 0;
   for (const qlora_entry &entry : run.module.entries()) {
@@ -243,7 +243,7 @@ Status Dump::takeWeights(const Run &run) {
   return Status::ok();
 }
 
-/// Adds the base of other stages. All ranks of a pipeline call it.
+/// Adds the base weights of other stages. All ranks of a pipeline call it.
 Status Dump::takeStages(const Run &run) {
   Collectives &stages = run.group.collectives(QLORA_GROUP_PP);
   std::set<std::string> known;

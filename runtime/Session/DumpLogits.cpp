@@ -82,7 +82,7 @@ struct ChunkRows {
     return {count, batch.batch * batch.length / count /
                        run.options.linesOfRow()};
   }
-  /// Returns the micro-batch's index of token `token` of chunk `chunk`.
+  /// Returns the index in the micro-batch of token `token` of chunk `chunk`.
   int64_t tokenOf(int64_t chunk, int64_t token) const {
     return (token / runTokens * count + chunk) * runTokens + token % runTokens;
   }

@@ -24,7 +24,7 @@ struct Sums {
 };
 } // namespace
 
-/// Returns whether a signal ends the evaluation; in lockstep on any rank.
+/// Returns whether a signal ends the evaluation; in lockstep, any rank's does.
 static StatusOr<bool> shouldStop(const Run &run) {
   int64_t stopped = stopSignal() != 0;
   if (run.stepShape.inLockstep)

@@ -3,19 +3,19 @@
 // --reproducible-reductions: the same bits of gradients on 1, 2, 4, ... ranks.
 //
 // A step has G = K N micro-batches; micro-batch k N + r is the k-th of rank r.
-// The sum is a tree over G. For a residue class c modulo m with n members,
+// Their sum is a tree. For a residue class c modulo m with n members,
 //
 //   sum(c, m) = sum(c, 2 m) + sum(c + m, 2 m)     if n is even
 //             = its members, one after the other  if n is odd
 //
 // starting from sum(0, 1). If N is a power of two, the members of c modulo N
-// are those of rank c. So each rank sums its own members and the ranks sum the
-// rest, whatever N is. A rank runs its micro-batches class by class, in the
-// order of the reversed bits of k; then at most log2(K) partial sums are
-// pending at a time.
+// are the micro-batches of rank c. So each rank sums its own members and the
+// ranks sum the rest, whatever N is. A rank runs its micro-batches class by
+// class, in the order of the reversed bits of k; then at most log2(K) partial
+// sums are pending at a time.
 //
-// The cost is the order, and that no gradient is sent before the last
-// micro-batch has ended. Pending sums need host memory, at most pendingBytes().
+// The cost: micro-batches run in this order, and no gradient is sent before the
+// last one has ended. Pending sums need host memory, at most pendingBytes().
 
 #ifndef QLORA_RUNTIME_SESSION_GRADIENTTREE_H
 #define QLORA_RUNTIME_SESSION_GRADIENTTREE_H

@@ -24,14 +24,14 @@
 namespace qlora {
 
 /// Returns the index of the largest plan, in bytes, that fits into `free`
-/// bytes; else of the smallest, for which the device then reports an error.
+/// bytes. If none fits: of the smallest, for which the device reports an error.
 size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free);
 
 /// Returns the bytes of GPU memory that this rank's plan needs.
 uint64_t plannedOnGpu(const LoadedModule &module);
 
 /// Returns one of `programs` for this rank's GPU, or its fraction of a shared
-/// one. Refuses several programs on CPUs, whose ranks have one memory.
+/// GPU. Refuses several programs on CPUs, whose ranks share one memory.
 StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
                                     const RankEnvironment &env,
                                     int ranksPerGpu);

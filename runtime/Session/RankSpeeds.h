@@ -8,7 +8,7 @@
 //                         (Kernels/KnownGpus.cpp); if one is unknown, and on
 //                         CPUs, all speeds are equal
 //
-// Only for ranks that meet once per step: others run the same micro-batches.
+// Not in lockstep, in which all ranks run equally many micro-batches.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKSPEEDS_H
 #define QLORA_RUNTIME_SESSION_RANKSPEEDS_H
@@ -31,7 +31,7 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
 /// Returns the text that a rank sends about its GPU (Device::hardware): its
 /// name, and the seconds of a micro-batch of `module`'s longest rows, if known.
-/// Programs and machines may differ, so all must use one rank's prediction.
+/// Programs may differ, so all ranks must use each rank's own prediction.
 std::string speedReport(const std::string &gpu, const LoadedModule &module);
 
 struct PredictedSpeeds {

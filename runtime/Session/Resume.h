@@ -9,7 +9,7 @@
 //                  so that a supervisor can always pass the option
 //
 // A run that resumes from a checkpoint in --output-dir continues the run that
-// wrote it, the folder's owner. Elsewhere, a new run starts
+// wrote it, the folder's owner. From another folder, a new run starts
 // (CheckpointFolder.h).
 //
 // Rank 0 reads checkpoints from its disk and sends data to the other ranks.

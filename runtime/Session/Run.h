@@ -49,8 +49,8 @@ struct Run {
   MicroBatchAssignment assignmentOf(int64_t step) const {
     return train->schedule().deal(step, stepShape);
   }
-  /// Returns the micro-batches of a step over all ranks. Those with the same
-  /// rows on several ranks count once.
+  /// Returns the micro-batches of a step over all ranks. A micro-batch with the
+  /// same rows on several ranks counts once.
   int64_t perStep() const { return stepShape.count(); }
 };
 

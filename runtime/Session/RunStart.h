@@ -23,7 +23,7 @@ struct RunStart {
   int64_t accumulation = 1; ///< micro-batches of a step, on each rank
   nlohmann::ordered_json askedAccumulation; ///< the option, as given
   std::string run; ///< run id (CheckpointFolder.h), on rank 0
-  nlohmann::ordered_json facts; ///< facts for this run's checkpoints
+  nlohmann::ordered_json facts;     ///< metadata of this run's checkpoints
   std::vector<std::string> remarks; ///< messages for the user, on rank 0
 
   /// Finds the checkpoint before the device is opened. Unless `request` sets

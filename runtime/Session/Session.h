@@ -6,7 +6,7 @@
 //   meet the other ranks (RankGroup.h)
 //   claim the output folder (OutputFolder.h)
 //   open the device that the module is for
-//   read the data; JSONL is tokenised once a machine (TokenCache.h)
+//   read the data; JSONL is tokenised once per machine (TokenCache.h)
 //   refuse ranks that were started differently (RankConsistencyCheck.h)
 //   bind the weights, allocate every arena
 //   print the plan; dump; evaluate; train; evaluate; write the adapter

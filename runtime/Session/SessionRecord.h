@@ -4,7 +4,7 @@
 // config.resolved.yaml, the output folder gets
 //
 //   environment.json  compiler, hardware, start time, and the checkpoint
-//                     facts: ranks, threads, program, model and data
+//                     metadata: ranks, threads, program, model and data
 //                     (CheckpointMetadata.h)
 //   plan.json         bytes of each arena, their sum, and the predicted peak
 //

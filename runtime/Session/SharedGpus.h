@@ -3,7 +3,7 @@
 // `--ranks-per-gpu N`: N consecutive ranks of a machine share a GPU, to test
 // layouts with real NCCL on few GPUs. Rank r of a machine uses GPU r / N.
 //
-// Only the rank's GPU changes. In addition:
+// Only the choice of the rank's GPU changes. In addition, a run calls:
 //
 //   checkSharing()     before the ranks meet: checks the numbers of ranks
 //   prepareSharing()   checkSharing(), before any thread starts: NCCL refuses
@@ -36,10 +36,10 @@ Status checkSharing(const LoadedModule &module, int ranksPerGpu,
 
 /// Calls checkSharing(), then sets NCCL's variables in this process, which runs
 /// the rank of `env`. From NCCL 2.30 on: NCCL_MULTI_RANK_GPU_ENABLE=1; before:
-/// a separate host id for each rank (NCCL_HOSTID). Host ids make NCCL use
-/// sockets: on `lo` without InfiniBand if all ranks are on one machine and the
-/// user set no others. Call it before NCCL is used and before any thread
-/// starts. Does nothing if `ranksPerGpu` is 1.
+/// a separate host id for each rank (NCCL_HOSTID), which makes NCCL use
+/// sockets. If all ranks are on one machine, these are on `lo` without
+/// InfiniBand, unless the user's variables differ. Call it before NCCL is used
+/// and before any thread starts. Does nothing if `ranksPerGpu` is 1.
 Status prepareSharing(const LoadedModule &module, int ranksPerGpu,
                       const RankEnvironment &env);
 

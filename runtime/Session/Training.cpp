@@ -215,8 +215,8 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   return every > 0 && done % every == 0;
 }
 
-/// Whether a checkpoint is due. If they are enabled, one is also written at the
-/// end, whatever ended the training.
+/// Whether a checkpoint is due. If checkpoints are enabled, one is also written
+/// at the end, whatever ended the training.
 bool Trainer::shouldSave(int64_t done) const {
   const std::string strategy = options.text("save_strategy");
   const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
@@ -260,8 +260,8 @@ Status Trainer::evaluateAfter(int64_t done) {
   return Status::ok();
 }
 
-/// Switches between the weights that are trained and those that are used and
-/// saved, if the optimizer has both. They are equal until the first update.
+/// Switches between the weights that are trained and the weights that are used
+/// and saved, if the optimizer has both. Both are equal until the first update.
 Status Trainer::switchTo(qlora_entry_kind kind) {
   return submitter.updates == 0
              ? Status::ok()

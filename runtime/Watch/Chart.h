@@ -37,7 +37,7 @@ struct Chart {
   std::string title;
   std::string xName; ///< name of the x axis: "step"
   std::vector<ChartSeries> series;
-  /// For amounts such as memory and rates, whose noise would fill the chart.
+  /// For memory, rates and so on, whose noise would otherwise fill the chart.
   bool startsAtZero = false;
 };
 
@@ -45,7 +45,7 @@ struct Chart {
 std::string escapeHtml(std::string_view text);
 
 /// Returns about four to seven ticks, 1, 2 or 5 times a power of ten apart,
-/// that cover both ends. These must be finite, within 1e300, low <= high.
+/// that cover low to high. Both must be finite, within 1e300, low <= high.
 std::vector<double> roundTicks(double low, double high);
 
 /// Reduces the points to at most two per column, in order, and one gap per

@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-/// Time between updates of a bar, or lines. Shorter work shows neither.
+/// Time between updates of a bar, or between lines. Shorter work shows neither.
 static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
 static constexpr auto kBetweenLines = std::chrono::seconds(10);
 

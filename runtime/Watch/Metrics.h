@@ -51,9 +51,8 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 
 class Metrics {
 public:
-  /// `out` and `errors` must outlive this object. `name` is empty, or the name
-  /// of one of several runs with these outputs, which starts each line ("run"
-  /// in JSON).
+  /// `out` and `errors` must outlive this object. `name`: if several runs share
+  /// these outputs, this run's name, which starts each line ("run" in JSON).
   Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 

@@ -9,7 +9,7 @@
 //                   entry, index in the entry, bytes, flops, GB/s, GFLOP/s,
 //                   and the fraction of the bound from the device's rates
 //
-// It also prints the ProfileTable of rank 0, the file's otherData.
+// It also prints rank 0's ProfileTable, which the trace has as otherData.
 //
 // Profiling begins and ends when no step is in flight. Other steps cost nothing
 // extra. In profiled steps, a CPU reads its clock twice per command. A GPU runs

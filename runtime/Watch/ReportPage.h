@@ -5,9 +5,9 @@
 // run. The page loads nothing and runs no script. It supports phones and
 // desktops, light and dark.
 //
-// Unreadable data does not stop it: a line that is truncated or not JSON is
-// left out and counted, and a value that is not finite is a gap in its chart.
-// Names and values from the user are escaped, never markup.
+// Unreadable data does not stop the page: a line that is truncated or not JSON
+// is left out and counted, and a value that is not finite is a gap in its
+// chart. Names and values from the user are escaped, never markup.
 
 #ifndef QLORA_RUNTIME_WATCH_REPORTPAGE_H
 #define QLORA_RUNTIME_WATCH_REPORTPAGE_H

@@ -2,10 +2,9 @@
 
 // Compares runs with the first of them: speed, memory, loss, and which
 // differences exceed the noise.
-//
 // Differences are tested with the bootstrap (Efron 1979): the logged values are
 // resampled with replacement, 2,000 times from a fixed seed. The middle 95 % of
-// the results is the interval. If it has "no difference", it is a tie.
+// the results is the interval. If it contains "no difference", the runs tie.
 //
 //   speed  tokens over seconds of the logged lines, except the first, which
 //          includes warm-up. Each run is resampled separately, in blocks of
@@ -13,7 +12,7 @@
 //   loss   training losses of the last quarter of the lines. If both runs
 //          logged the same steps, their differences are resampled in blocks of
 //          neighbours (Künsch 1989), since losses of near steps are similar;
-//          else each run separately.
+//          else each run is resampled separately.
 
 #ifndef QLORA_RUNTIME_WATCH_RUNCOMPARISON_H
 #define QLORA_RUNTIME_WATCH_RUNCOMPARISON_H
@@ -42,11 +41,11 @@ struct ComparedRun {
   std::optional<Estimate> lossDifference; ///< run minus first run
 };
 
-/// Returns the tokens per second of one run (sum over sum) divided by the
-/// other run's. Nothing if either has fewer than 3 windows.
 struct SpeedWindow {
   double tokens, seconds;
 };
+/// Returns the tokens per second of `run` (sum over sum) divided by those of
+/// `first`. Nothing if either has fewer than 3 windows.
 std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
                                    const std::vector<SpeedWindow> &first);
 

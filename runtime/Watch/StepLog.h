@@ -72,7 +72,7 @@ struct StepTotals {
   bool hasDiverged = false; ///< whether a warning was given
 };
 
-/// Converts the window state of an earlier version: fewer sums, as "pairs".
+/// Converts an earlier version's window state, which has fewer sums ("pairs").
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
 /// The run to log; all of it must outlive the log.
@@ -137,7 +137,7 @@ private:
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< latest with an update, except step, learningRate
+  SettledStep last; ///< latest with an update, but the latest step and rate
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;

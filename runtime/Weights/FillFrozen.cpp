@@ -78,8 +78,8 @@ Status FrozenFill::fillAlone(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Fills shards of complete tensors. Sorts these by size, so that the ranks of
-/// a round take about the same time.
+/// Fills shards of complete tensors. Sorts the tensors by size, so that the
+/// ranks of a round take about the same time.
 Status FrozenFill::fillTogether(Parameters &parameters, Collectives *holders) {
   if (parameters.empty())
     return Status::ok();

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Sent ranges are multiples of this, as shards are: a cache line.
+/// Alignment of sent ranges and of shards: a cache line.
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and tp or ep
-// shards (::slices) into arenas that have no space for a complete tensor. The
-// bytes are ranges of the complete tensor's (WholeTensor.h).
+// shards (::slices) into arenas that have no space for a complete tensor. A
+// shard consists of byte ranges of the complete tensor (WholeTensor.h).
 //
 // A contiguous shard that is copied or converted is read by its own rank. A
 // quantized tensor must be quantized as a whole, because a scale of scales
-// covers all of it. If each of N ranks did that, it would take N times as long;
-// so would reading all rows of a file for some columns. So ranks process these
-// tensors together, N per round. Rank r loads tensor r of the round into host
-// memory, and sends the other ranks their shards, some MiB at a time:
+// covers all of it. If each of N ranks did that, all work would be done N
+// times, as would reading all rows of a file for some columns. So ranks process
+// these tensors together, N per round. Rank r loads tensor r of the round into
+// host memory, and sends the other ranks their shards, some MiB at a time:
 //
 //   rank 0 loads w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
 //   rank 1 loads w1   ->   w1[0] w1[1] w1[2]

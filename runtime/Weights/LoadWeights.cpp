@@ -17,7 +17,7 @@ namespace qlora {
 
 /// Returns the base of the sweep if it has the same bytes, else a base of this
 /// run. `ofFactors`: factors are subtracted from the weights. The key does not
-/// contain them, so such a base is neither cached nor shared.
+/// include the factors, so such a base is neither cached nor shared.
 static StatusOr<std::shared_ptr<QuantizedBase>>
 openBase(const WeightRequest &request, const ModelFiles &model,
          bool ofFactors) {

@@ -57,7 +57,7 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   Matrix q = orthonormal(matrix * first);
   for (int64_t i = 0; i < iterations; ++i)
     q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
-  // With the SVD of the thin W' Q, the matrix V is the U of Q' W.
+  // W^T Q is thin; compared with Q^T W, its SVD has U and V swapped.
   const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(),

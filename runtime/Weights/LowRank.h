@@ -28,10 +28,10 @@ struct LowRank {
   std::vector<float> a, b;
 };
 
-/// Returns factors from the largest singular values and vectors (at most as
-/// many as W has). A and B each have the square roots of s / scale: PiSSA's
-/// factors (Meng et al., 2024), or LoftQ's if scale is 1. Computes in double
-/// and needs ten times the memory of W.
+/// Returns factors from the largest singular values s and their vectors (at
+/// most as many as W has). A and B each contain the square roots of s / scale:
+/// PiSSA's factors (Meng et al., 2024), or LoftQ's if scale is 1. Computes in
+/// double and needs ten times the memory of W.
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 
 /// Approximates largestFactors() by subspace iteration (Halko et al., 2011,

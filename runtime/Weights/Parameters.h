@@ -6,10 +6,9 @@
 // device's arena is sent in windows too. A tensor that its file has quantized
 // is sent in one message; a tensor that is quantized on load is quantized on
 // the device (QuantizeWeight.h). FrozenShards.h fills sharded bases.
-//
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype, to
 // nearest even), quantized as bitsandbytes does, or taken as bitsandbytes
-// stored them. A "resident" one (quantized, but not NF4 in the arena) is
+// stored them. A "resident" weight (quantized, but not NF4 in the arena) is
 // quantized and decoded again. Trainable parameters come from a PEFT adapter if
 // given, else from their init kind.
 

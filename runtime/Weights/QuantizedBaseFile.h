@@ -59,8 +59,8 @@ public:
   start(const std::string &path, const std::string &key,
         std::span<const uint8_t> arena);
 
-  /// Writes what is missing on the calling thread. After a stop signal
-  /// (StopSignal.h), stops writing and keeps no file.
+  /// Writes the chunks that are missing, on the calling thread. After a stop
+  /// signal (StopSignal.h), stops writing and keeps no file.
   Status finish();
 
   /// Without finish(): stops the thread and removes an incomplete file.
@@ -101,7 +101,7 @@ public:
   }
 
   /// Opens the file of a base for FrozenArena::filled() and marks it as used.
-  /// Returns a closed descriptor without a file, kDataLoss if it is damaged.
+  /// Returns a closed descriptor if it is missing, kDataLoss if it is damaged.
   StatusOr<FileDescriptor> open(const std::string &key,
                                 uint64_t arenaBytes) const;
 

@@ -120,8 +120,8 @@ void sortAsInFile(std::vector<SafetensorsItem> &items) {
   });
 }
 
-/// Returns the length of the header and the header. Sorts `items` in file
-/// order. Checks that our reader accepts the header.
+/// Returns the header, after its length in bytes. Sorts `items` in file order.
+/// Checks that our reader accepts the header.
 static StatusOr<std::string>
 startOfFile(std::vector<SafetensorsItem> &items,
             const std::map<std::string, std::string> &metadata) {

@@ -30,8 +30,8 @@
 
 namespace qlora {
 
-/// The format's dtypes, in the order of the reference implementation, which is
-/// by alignment. The writer sorts by it.
+/// The format's dtypes, in the order of the reference implementation: by
+/// alignment. The writer sorts tensors in this order.
 enum class SafetensorsDtype : uint8_t {
   kBool,
   kF4,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Defines the tp and ep shards of a weight (qlora_parameter::slices in
-// ABI/module.h), and which tensors can be sharded so. The compiler guarantees
-// that, and the runtime checks it before it fills a shard. Both include this
-// file, so it includes nothing large.
+// ABI/module.h), and which tensors can be sharded this way. The compiler shards
+// no others, and the runtime checks this before it fills a shard. Compiler and
+// runtime include this file, so it includes nothing large.
 //
 // A tensor is quantized as a whole and then sharded, so that tensor-parallel
 // ranks multiply with the same bits as a single rank. In memory its elements
@@ -19,8 +19,7 @@
 // A shard differs from the complete tensor in three ways:
 //
 // * A format that takes rows may have one scale per row. If rows are split,
-//   every shard has that scale for its rows, which are shorter blocks
-//   (blockOfSlice).
+//   every shard has all these scales, for shorter blocks (blockOfSlice).
 // * Scales that are codes share a factor in runs of 256 blocks, which sharding
 //   splits. So a shard has decoded scales, unless the factor is always 1, as in
 //   MXFP4 (doubleQuantOfSlice).
@@ -40,7 +39,7 @@ namespace qlora {
 struct SlicedDimension {
   std::span<const int64_t> shape; ///< shape of the complete tensor
   uint32_t dimension;
-  std::span<const int64_t> segments; ///< ranges, each over all ranks
+  std::span<const int64_t> segments; ///< ranges, each split over all ranks
   int64_t slices;
 
   /// Returns the number of rows: the product of all earlier dimensions.

@@ -11,7 +11,6 @@
 //         in the order 0, 2, 4, 6, 1, 3, 5, 7
 // A weight is (code - zero point) * scale. Scales have at most 11 significant
 // bits, so the product is exact in f32. Kernels that compute in f16 round it.
-// bits, so it is exact in f32, where f16 kernels round.
 
 #include "runtime/Weights/StoredReaders.h"
 

@@ -36,7 +36,7 @@ struct FactorRequest {
   std::string init;       ///< value of init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
   uint64_t seed = 0;      ///< seed of subspace iterations
-  ProgressListener progress = {}; ///< receives the number of weights
+  ProgressListener progress = {}; ///< counts decomposed weights
 };
 
 /// The factors of one weight.

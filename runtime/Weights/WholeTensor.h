@@ -34,7 +34,7 @@ SlicedDimension dimensionOf(const LoadedModule &module,
                             const qlora_parameter &slice,
                             const qlora_parameter &whole);
 
-/// Loads tensors one after the other; each reuses the memory of the last.
+/// Loads tensors one after the other; each reuses the memory of the previous.
 class WholeTensor {
 public:
   /// Loads the tensor; `of` is a row of the module's table.
@@ -46,7 +46,7 @@ public:
   ShardView cutFor(uint64_t rank) const;
 
 private:
-  /// `elements` consecutive elements take `bytes` in memory together.
+  /// `elements` consecutive elements take `bytes` bytes together in memory.
   struct Unit {
     int64_t elements, bytes;
   };

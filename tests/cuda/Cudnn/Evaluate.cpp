@@ -169,7 +169,7 @@ void Evaluation::pointwise(const Descriptor &operation) {
     });
     return write(std::move(y));
   }
-  // The pointer of an absent input is that of the first input, and is not used.
+  // For an absent input, x[k] points to the first input, and is not used.
   std::array<const Numbers *, 3> x;
   std::array<std::vector<int64_t>, 3> strides;
   for (size_t k = 0; k < 3; ++k) {

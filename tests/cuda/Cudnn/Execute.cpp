@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// cudnnBackendExecute. Every operand of the graph has one address, with the
-// alignment of its descriptor and inside of one live allocation. Host values
+// cudnnBackendExecute. Every operand of the graph must have one address,
+// aligned as its descriptor says and inside of one live allocation. Host values
 // are read during the call, because a captured graph stores them. The workspace
 // is filled with NaN when the plan runs, which exposes a concurrent use.
 

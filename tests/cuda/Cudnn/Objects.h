@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Descriptors of libcudnn.so.9's backend interface. They are declared from the
-// runtime's own table, so a different signature does not compile. An attribute
-// that is a descriptor keeps the named descriptor alive, as cuDNN copies it.
+// runtime's own table, so a different signature does not compile. Attributes
+// keep descriptors that they name alive, because cuDNN copies those.
 
 #ifndef QLORA_TESTS_CUDA_CUDNN_OBJECTS_H
 #define QLORA_TESTS_CUDA_CUDNN_OBJECTS_H

@@ -64,8 +64,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
-/// Counts a hash of the contents of device memory when it is freed, with the
-/// size in the counter's name, so that a test can compare the ranks of a job.
+/// Adds a hash of freed device memory to a counter whose name has the memory's
+/// size, so that a test can compare the ranks of a job.
 static void countBits(const Allocation &memory) {
   uint32_t hash = 2166136261u; // FNV-1a
   for (size_t i = 0; i < memory.bytes; ++i)

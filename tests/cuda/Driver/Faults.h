@@ -17,7 +17,7 @@ struct Fault {
   int trap;            ///< the sanitizer's kind of check, or -1
 };
 
-/// Runs `body`. A fault in it ends it immediately, on any stack.
+/// Runs `body`. A fault ends `body` immediately, on whatever stack it runs.
 std::optional<Fault> catchFaults(const std::function<void()> &body);
 
 /// Returns CUDA's error code of a fault.

@@ -14,8 +14,8 @@
 #error "the software CUDA platform switches stacks on x86-64 only"
 #endif
 
-// The jump is indirect because the CPU's return-address prediction would fail
-// at every return.
+// Ends with an indirect jump, because the CPU would predict the target of a
+// return wrongly every time.
 asm(R"(
 .text
 .globl qlora_platform_switch

@@ -21,8 +21,8 @@ std::string checkDeviceRange(const void *address, size_t bytes, int device);
 
 /// Enqueues a library's work on a stream of the current context, or adds it to
 /// the stream's capture; returns a CUresult. When the work is next, `mayRun` is
-/// called repeatedly until it returns that other processes are ready; empty if
-/// no other process takes part.
+/// called repeatedly until it returns true, when other processes are ready. It
+/// is empty if no other process takes part.
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});

@@ -4,8 +4,8 @@
 // QLORA_TEST_CUDA_MODULE names. An arena is the allocation with the arena's
 // size. A generated kernel is found by its symbol, constants, rows and the
 // offsets of its operands. The tables do not list the arguments of a library's
-// device function; such an address may reach to the end of the longest operand
-// of a library kernel that contains it.
+// device function. The range from such an address ends with the longest library
+// operand that contains the address.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H

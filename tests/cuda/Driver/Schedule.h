@@ -2,22 +2,23 @@
 
 // Work that was put on streams and has not run yet. An operation runs after its
 // dependencies: the stream's previous operation and the awaited events. Calls
-// that wait (a synchronisation, a query) run ready operations, in an order from
-// the seed, until their condition is met. Some calls that do not wait run an
-// operation too, so that early is tried as well as late.
+// that wait (a synchronisation, a query) run ready operations until their
+// condition is met. The seed determines the order. Some calls that do not wait
+// run an operation too, so that tests see work run early as well as late.
 //
-// The order: every stream has a random priority, drawn again now and then; the
-// ready operation of the highest runs. So one stream may be far ahead of or far
-// behind another, and a missing wait shows under some seed.
+// The order: every stream has a random priority, drawn again now and then. The
+// ready operation with the highest priority runs. One stream may be far ahead
+// of or far behind another, so a missing wait shows under some seed.
 //
 // An operation may also wait for another process (MayRun): it is skipped until
-// that one is ready. A GPU continues while its host does something else, which
-// another process may depend on. So, while there is such an operation, a thread
-// runs ready operations whenever the host has not called for a while.
+// that process is ready. Other processes may depend on a GPU that works while
+// its host does something else. So, while an operation waits for a process, a
+// thread runs ready operations if the host has not called for a while.
 //
 // The clock of events is simulated, so that measured times are equal in every
 // run. An operation takes a microsecond, and a library's takes the time that it
-// sets (Hook.h). Operations take turns on it, even on different streams.
+// sets (Hook.h). Operations take turns on this clock, even on different
+// streams.
 //
 // After an operation fails, remaining work is dropped and every later call
 // returns its code, as a CUDA context does.

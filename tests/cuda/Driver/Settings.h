@@ -17,9 +17,9 @@
 //                             run, NCCL reports error 2 of the communicator.
 //   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never reaches
 //                             the other ranks.
-//   QLORA_TEST_CUDA_DELAY     "7:300" or "7:300@1": the host is late before a
-//                             call now and then, by up to 300 us, from seed 7
-//                             and the rank. The GPU works meanwhile.
+//   QLORA_TEST_CUDA_DELAY     "7:300" or "7:300@1": now and then the host waits
+//                             up to 300 us before a call. Seed 7 and the rank
+//                             determine when. The GPU works meanwhile.
 //   CUDA_MODULE_LOADING       CUDA's own. EAGER: kernels are loaded before
 //                             first use; else first use fails in a capture.
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
 // Compares our own declarations with those of NVIDIA's headers, in static
-// assertions. A file of this folder includes one header of NVIDIA, then this,
-// then our declarations, which are in namespace qlora. headers.py compiles it
-// and checks that its lists are complete.
+// assertions. Each .cpp file here includes one header of NVIDIA, then this
+// header, then our declarations, which are in namespace qlora. headers.py
+// compiles the files and checks that their lists are complete.
 //
 // Types need not be the same, since ours have no enumerations and no complete
-// descriptors. But the ABI of a call must be: the number and order of
-// arguments, the size and sign of each, which are pointers, to what, and
-// whether the call writes there. Handles are compared by their names.
+// descriptors. But the ABI of a call must be: the number, order, size and sign
+// of arguments, and for a pointer, what it points to and whether the call
+// writes there. Handles are compared by their names.
 
 #ifndef QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
 #define QLORA_TESTS_CUDA_HEADERS_SAMEABI_H

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// The communicator of the NCCL look-alike and its rules. It must not block. A
-// call of it while another is in progress is an error. After an error every
-// call returns that error. Its collectives run one after the other. A captured
-// call ends when all ranks capture it, as in NCCL when it registers the buffers
-// of an NVLink switch. Finalising ends when all ranks finalise and nothing,
-// including graphs, holds a collective; an abort ends when nothing does.
+// The communicator of the NCCL look-alike and its rules. The communicator is
+// non-blocking. A call while another call is in progress is an error. After an
+// error every call returns that error. Collectives run one after the other. A
+// captured call ends when all ranks capture it, as in NCCL when it registers
+// the buffers of an NVLink switch. Finalising ends when all ranks finalise and
+// nothing, including graphs, holds a collective. An abort ends when nothing on
+// this rank holds one.
 //
 // A split is a call of the parent communicator, made by all its ranks, while
 // none of its collectives is under way. The new communicator has the ranks of
 // one colour, ordered by key and, for equal keys, by rank. The call returns
 // ncclSuccess once it has begun, as NCCL's does: the parent is in progress and
 // the new handle is null until all ranks have made the call. Then the handle is
-// set, and is itself in progress for a while. From then on the two are
-// independent.
+// set, and is itself in progress for a while. From then on the two
+// communicators are independent.
 //
 // Two ranks of one host cannot share a GPU: each must have a separate host
 // (NCCL_HOSTID, with NCCL_SOCKET_IFNAME=lo), or, from version 2.30 on,

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // Memory shared by the ranks of a communicator, which are processes of one
-// machine. The rank that creates the unique id owns it, without a name. The id
-// says where the others find it, so nothing is left when all are killed.
+// machine. The rank that creates the unique id owns this memory. The memory has
+// no name, and the id says where it is, so nothing is left when all ranks are
+// killed.
 //
 // Every rank has two places for the operands of a collective, since the next
-// one may begin before the slowest rank has read this one. A dead rank is not
-// noticed: a wait for it never ends, as on a GPU.
+// collective may begin before the slowest rank has read the operands. A dead
+// rank is not noticed: a wait for it never ends, as on a GPU.
 //
 // Calls and collectives are different: a captured call is no collective yet,
 // and each launch of its graph is one. In NCCL all ranks or none must capture a
@@ -98,9 +99,9 @@ public:
   void enter(const CollectiveCall &call);
   /// Returns whether all other ranks have made that call.
   bool haveAllEntered(uint64_t number) const;
-  /// Returns which rank runs the call directly that this rank captures, or "".
-  /// If this rank's GPU has run all of its `done` collectives, also reports a
-  /// rank that has started the next collective without the capture: the two
+  /// Returns which rank runs a call directly that this rank captures, or "". If
+  /// this rank's GPU has run all of its `done` collectives, also reports a rank
+  /// that has started the next collective without the capture: the two ranks
   /// would never meet.
   std::string objectionToCapture(const CollectiveCall &call, uint64_t done,
                                  bool isIdle) const;

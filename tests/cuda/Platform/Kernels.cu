@@ -154,8 +154,8 @@ static __device__ void copyMatrix(qlora_words (&to)[16][2],
 }
 
 /// Sets out[i] to c.value[i % 4] of lane i / 4, 256 values per matmul and warp:
-/// first c := A B^T, then c := A B. A and B are the 16 by 16 bf16 of two groups
-/// of copies. Constant 0 is the number of rows that exist.
+/// first c := A B^T, then c := A B. A and B are 16 by 16 in bf16, each copied
+/// as one group. Constant 0 is the number of rows that exist.
 KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
   __shared__ qlora_words matrices[2][2][16][2];
   auto &own = matrices[threadIdx.x / 32];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Runs each case of the platform's tests in a child process, since the platform
-// reads its environment once, with a small client of the driver.
+// reads its environment only once. Client is a small user of the driver.
 //
 //   EXPECT_TRUE(inProcess({{"QLORA_TEST_CUDA_SEED", "3"}}, [] {
 //     Client client;

@@ -68,7 +68,7 @@ TEST(Stream, WorkOfOneStreamIsInOrder) {
             kSeeds);
 }
 
-/// Copies to pinned memory, which the host reads immediately, or after waiting.
+/// Copies to pinned memory, which the host reads at once, or after a wait.
 static bool readsPinned(bool waits) {
   Client client;
   void *host = nullptr;

@@ -101,20 +101,20 @@ inline KernelCase makeGradient(const Attention &a) {
   return gradient;
 }
 
-// Tensor cores take bf16, and so do CPUs with bf16 matmuls: all rows except the
-// reference round P, and in the gradient dS, before the matmul that sums over
-// them. Each factor is then off by at most u = 2^-8 of itself, and a result by
-// u times the same sum of magnitudes:
+// Tensor cores take bf16, and so do CPUs with bf16 matmuls: all implementations
+// except the reference round P (in the gradient also dS) before the matmul that
+// sums over it. Each factor is then off by at most u = 2^-8 of itself, and each
+// result by u times a sum of magnitudes:
 //
 //   out  u sum_j P_ij |v_j|         dv  u sum_i P_ij |dout_i|
 //   dq   u sum_j |dS_ij| |k_j|      dk  u sum_i |dS_ij| |q_i|
 //
-// These sums are computed for each element. A single bound would have to hold
-// where they are largest, and a wrong small result would pass. cuDNN's rows may
-// round once more: the summands of dk and dv from each query head.
+// These sums are computed for each element. A single bound would have to be
+// their maximum, and a wrong small result would pass. cuDNN may round once
+// more: each query head's summands of dk and dv.
 
-/// Returns how many bf16 roundings of its summands (see above) a result of the
-/// implementation `row` may contain.
+/// Returns how often the implementation `row` may round the summands of a
+/// result to bf16 (see above).
 inline int roundingsOf(const Attention &a, const std::string &row) {
   if (a.dtype != QLORA_DTYPE_BF16)
     return 0;

@@ -177,9 +177,9 @@ TEST(AttentionGrad, AgreesWithTheReference) {
   }
 }
 
-/// Compares cuDNN's gradient with our own CUDA kernel's; the input of both is
-/// the result of our own forward. The sequence length is realistic on a real
-/// GPU and shorter on the software platform, where it takes seconds.
+/// Compares cuDNN's gradient with our own CUDA kernel's; both get the result of
+/// our own forward as input. The sequence length is realistic on a real GPU and
+/// shorter on the software platform, where it takes seconds.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Choice of a GEMM algorithm by its measured time. Results are exact on the
-// software platform, whose times are simulated; on a real GPU they vary like
-// the times.
+// Choice of a GEMM algorithm by its measured time. The software platform
+// simulates times, so results are exact. On a real GPU, times vary, and so do
+// results.
 
 #include "tests/conformance/CudaGpu.h"
 
@@ -113,8 +113,8 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
       continue;
     }
     ASSERT_TRUE(choice.algorithm);
-    // Time each candidate that runs separately: none is clearly faster than the
-    // chosen one.
+    // Time each candidate alone, if it can run: none is clearly faster than the
+    // chosen algorithm.
     for (const GemmAlgorithm &candidate : choice.candidates) {
       GemmSelection alone;
       GemmChoice only;

@@ -28,8 +28,8 @@ struct Head {
   int64_t replaced = 0; ///< tokens with replacement logits
 };
 
-/// Returns a token id whose logits are replaced. The ids start at the last one
-/// and go down in the largest equal steps.
+/// Returns a token id whose logits are replaced. The ids go down from the last
+/// token id in the largest equal steps.
 int64_t replacedWord(const Head &h, int64_t column) {
   return h.vocab - 1 - column * (h.vocab / h.replaced);
 }
@@ -105,7 +105,7 @@ const Head kCases[] = {
     // One loss per sequence; chunks contain incomplete sequences.
     {70, 33, 130, 16, 0, F32, F32, F32, false, 0, 5},
     {90, 48, 200, 64, 1, BF16, BF16, BF16, false, 0, 90},
-    // Replacement logits: some of them, in several panels, and all.
+    // Replaced logits: of one token id, of ids in several panels, and of all.
     {70, 33, 130, 16, 1, F32, BF16, F32, false, 0, 1, 1},
     {61, 50, 515, 100, 2, BF16, F32, BF16, false, 3, 1, 9},
     {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40},

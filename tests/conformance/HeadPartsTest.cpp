@@ -26,7 +26,7 @@ void checkStates(const Split &s, Ranks &expected, Ranks &got) {
         ASSERT_EQ(state, exact) << shard << " " << i;
         continue;
       }
-      // The relative error of a sum of exponentials is that of its maximum's
+      // A sum of exponentials has the relative error of its largest
       // exponential.
       ASSERT_NEAR(
           state, exact,
@@ -105,7 +105,7 @@ const Split kCases[] = {
 };
 
 /// Checks head_merge if all ranks have the same rows: each rank returns the
-/// losses of all rows, and its gradient equals the one computed before.
+/// losses of all rows, and the same gradient as with separate rows.
 static void checkSharedRows(const Split &s, KernelCase &whole,
                             const Rows &rows, Ranks &ranks) {
   for (int64_t shard = 0; shard < s.shards; ++shard) {

@@ -39,11 +39,11 @@ inline double unitRoundoff(qlora_dtype dtype) {
   }
 }
 
-/// Returns the allowed difference from the exact result: one rounding to its
-/// type (and one more for the reference's), plus the error of an f32 sum of
-/// `terms` products of at most `magnitude` each. That error grows like the
-/// number of terms times the error of a partial sum, which grows like the
-/// square root of the number.
+/// Returns the allowed difference from the exact result: one rounding to the
+/// result's type, one for the reference's result, and the error of an f32 sum
+/// of `terms` products of at most `magnitude` each. A partial sum and the
+/// number of rounding errors that do not cancel each grow like the square root
+/// of `terms`.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +

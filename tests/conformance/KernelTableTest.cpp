@@ -82,9 +82,9 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");
     };
-    // 2^25 logits are 1024 rows of 2^15 tokens. A chunk has at least 256 rows
-    // if there are that many, in multiples of 64. If workspaces may be large,
-    // it has at least 1024 rows.
+    // 2^25 logits are 1024 rows of 2^15 tokens. A chunk has a multiple of 64
+    // rows, at least 256 if there are that many. If workspaces may be large, a
+    // chunk has at least 1024 rows.
     constexpr WorkspaceSize kModest = WorkspaceSize::kModest;
     EXPECT_EQ(chunkOf(4096, 1 << 15, kModest), 1024);
     EXPECT_EQ(chunkOf(4096, 50000, kModest), 640);

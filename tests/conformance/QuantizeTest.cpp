@@ -150,9 +150,9 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
       }
 }
 
-/// Returns runs of 256 scales from 0 to 2, in increments of half a bucket: all
-/// codes except the map's smallest entries, and both sides of every bucket
-/// edge.
+/// Returns scales in runs of 256, each from 0 to 2. All runs together have
+/// every half bucket, so both sides of every bucket edge, and all codes except
+/// the map's smallest entries.
 std::vector<float> evenScales() {
   constexpr int64_t kSteps = 131072;
   std::vector<float> scales;

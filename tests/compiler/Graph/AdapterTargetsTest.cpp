@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         PatternCase{R"({"layers.0": 4})", kQuery, std::nullopt},
         PatternCase{R"({"layers\\.0\\..*": 4})", kQuery, 4},
         PatternCase{R"({"layers\\.0\\..*": 4})", kQuery10, std::nullopt},
-        // The first key that matches, in the order of the text.
+        // The first matching key counts, in the order of the text.
         PatternCase{R"({".*proj": 4, "q_proj": 8})", kQuery, 4},
         PatternCase{R"({"q_proj": 8, ".*proj": 4})", kQuery, 8},
         PatternCase{R"({"z": 1, "a|q_proj": 8})", kQuery, 8},

@@ -64,8 +64,8 @@
 // PARTS: error: finetuning_type: full would save the text model without the weights of vision_tower, multi_modal_projector; use finetuning_type: lora
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' belongs to an embedding
 
-// Each tensor gets the optimizer row of its shape: bitsandbytes uses 8 bits
-// from 4096 elements on. Tensors with different updates are not stacked.
+// A tensor's optimizer depends on its size: bitsandbytes uses 8 bits from 4096
+// elements on. Tensors with different updates are not stacked.
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora | FileCheck %s --check-prefix=BITS
 // BITS: model.parameter @base_model.model.{{.*}}q_proj.lora_A.weight.group : tensor<128x64xf32> {{.*}}optimizer = "adamw_8bit"
 // BITS: model.parameter @base_model.model.{{.*}}k_proj.lora_B.weight : tensor<32x64xf32> {init = "zero", trainable}

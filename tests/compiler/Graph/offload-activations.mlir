@@ -20,8 +20,8 @@
 // HALVES-COUNT-2: train.copy_to_host
 // HALVES-NOT: train.copy_to_host
 
-// Every activation has 64 tokens of 256 values. The backward reads x1, which
-// crosses layers, n1 of layer 1, and x0 and n0 of layer 0. Values that layer 2
+// Every activation has 64 tokens of 256 values. The backward reads x1 (it
+// crosses layers), n1 of layer 1, and x0 and n0 of layer 0. Values that layer 2
 // reads are not offloaded, because the backward needs them first. A copy takes
 // a microsecond, and each op at least a launch, so all copies are hidden. The
 // copy comes after the row ops that compute and read the value, so that these

@@ -16,8 +16,8 @@
 
 using namespace qlora;
 
-/// For each shape, compares the counts of the batches that are read in two
-/// steps with the counts announced before.
+/// For each shape, reads the batches of two steps and compares their counts
+/// with the counts that the dataset predicts.
 static void expectCountsOf(Dataset &data) {
   MicroBatch batch;
   for (const StepShape &shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
@@ -164,7 +164,7 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
 
 TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   auto data = open(fiveRows(), {1, {6}, 10}, {0, true});
-  // First-fit packing into sequences of 6 tokens gives {1, 2, 3}, {4}, {5}.
+  // First-fit packing of row lengths into 6 tokens gives {1, 2, 3}, {4}, {5}.
   EXPECT_EQ(data->schedule().count(), 3);
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());

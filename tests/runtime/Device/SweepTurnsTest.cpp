@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs of a sweep take turns: which entries run together.
+// Which entries of a sweep's runs execute together, and which in turn.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 

@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-/// Returns the time of a use of a link with 20 us per message and 2 GB/s.
+/// Returns the use and its time on a link with 20 us per message and 2 GB/s.
 LinkSample sampleOf(const LinkUse &use) {
   return {use, use.messages * 20e-6 + use.bytes / 2e9};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Estimates pages of the entries that a run uses, and no others. Tests with the
-// variants of UnigramModule.c, lengths 4 and 8, in arenas of many pages.
+// Counts the pages that a run's entries touch, and no other pages. Tests with
+// the variants of UnigramModule.c, lengths 4 and 8, in arenas of many pages.
 
 #include "runtime/Predict/ResidentMemoryEstimate.h"
 

@@ -8,14 +8,14 @@
 
 using namespace qlora;
 
-/// Seconds to start a kernel on a rank's threads and wait for the last one.
+/// Seconds to start a kernel on a rank's threads, and for all to finish.
 static constexpr double kLaunchSeconds = 5e-6;
-/// Vectorised exponentials and similar functions, per core and second.
+/// Vectorised exponentials and similar functions per core and second.
 static constexpr double kTranscendentalRate = 4e8;
 /// Speed of the cache that all cores share, relative to memory.
 static constexpr double kCacheSpeed = 4.0;
 
-/// All members of Work that are counts, except those of bf16 attention.
+/// All counts in Work except the counts of bf16 attention.
 static constexpr double Work::*kCounts[] = {
     &Work::f32Flops,       &Work::bf16Flops,         &Work::panelF32Flops,
     &Work::panelBf16Flops, &Work::attentionF32Flops, &Work::bytes,
@@ -96,8 +96,8 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// Returns transcendentals of `work`; 0 for attention, whose rates include
-/// them.
+/// Returns the transcendentals of `work`, or 0 for attention: its FLOP rates
+/// include them.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }
@@ -121,7 +121,7 @@ Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
   if (work.thinBytes > 0)
     demand.memory += work.thinBytes * (1 / (device.gpu->thinGemmGbps * 1e9) -
                                        1 / (device.copyGbps * 1e9));
-  // Decodes and other lane instructions do not use the tensor cores.
+  // Decodes and other lane instructions take no tensor core time.
   demand.memory =
       std::max({demand.memory, decode,
                 work.laneInstructions / (device.gpu->issueGops * 1e9)});

@@ -54,7 +54,7 @@ enum class AttentionKernel {
 /// Floating-point operations of attention in bf16.
 struct AttentionWork {
   double flops = 0;       ///< needed by the causal mask
-  double flopsPerKey = 0; ///< more FLOPs if each query saw one more key
+  double flopsPerKey = 0; ///< extra FLOPs if each query saw one more key
 };
 
 /// Device-independent counts of a kernel's work. Counts can be added.
@@ -62,7 +62,7 @@ struct Work {
   double f32Flops = 0;  ///< GEMMs with f32 inputs
   double bf16Flops = 0; ///< GEMMs with bf16 inputs
   /// FLOPs of panel_matmul on a CPU and of grouped matmuls on tensor cores.
-  /// Both have their own rates.
+  /// These have their own rates.
   double panelF32Flops = 0, panelBf16Flops = 0;
   /// FLOPs of attention in f32, which run below the rate of a GEMM.
   double attentionF32Flops = 0;
@@ -73,7 +73,7 @@ struct Work {
   double waitedBytes = 0; ///< part of `bytes` that is not overlapped, on a CPU
   double decodedNumbers = 0;   ///< weights decoded in cache
   double transcendentals = 0;  ///< exp, sin, sqrt, ..., on a CPU
-  double laneInstructions = 0; ///< of GPU kernels without matmuls
+  double laneInstructions = 0; ///< issued by GPU kernels without matmuls
   double launches = 0;
 
   Work &operator+=(const Work &other);
@@ -109,8 +109,8 @@ double busSeconds(double bytes, const DeviceProfile &device);
 /// Assumed size of the cache that all cores of a CPU share.
 constexpr double kCacheBytes = 32 << 20;
 
-/// Returns `work` for a CPU if `bytes` of its input were written just before.
-/// As many of them as fit the cache are read from it instead of from memory.
+/// Returns `work` on a CPU if `bytes` of its input have just been written: what
+/// fits the cache is read from the cache instead of from memory.
 Work withCached(Work work, double bytes);
 
 /// Work of a kernel without matmuls: a generated kernel, or a loop over rows.
@@ -127,18 +127,18 @@ struct AttentionExtents {
 Work attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
                    bool backward);
 
-/// Returns the work of one launch of a library op, computed from its
-/// Kernels.def constants and dtypes, if a single kernel computes it, as on the
-/// CPU. Every op has an entry in KernelWork.cpp.
+/// Returns the work of one launch of a library op, from the launch's constants
+/// and dtypes. Assumes one kernel per launch, as on the CPU. Every op has an
+/// entry in KernelWork.cpp.
 Work kernelWork(const KernelRequest &request);
 
 /// Returns the FLOPs of a launch's matmuls. Reports divide them by the time.
 double neededFlops(const KernelRequest &request);
 
-/// Returns the work of each CUDA kernel of a launch, in order. Conversions,
-/// decodes and GEMMs are separate launches there, so they do not overlap. `row`
-/// is the selected row; nullptr stands for the first CUDA row that accepts the
-/// request. Defined in CudaWork.cpp.
+/// Returns the work of each CUDA kernel of a launch, in order. There,
+/// conversions, decodes and GEMMs are separate kernels that do not overlap.
+/// `row` is the selected row; nullptr stands for the first CUDA row that
+/// accepts the request. Defined in CudaWork.cpp.
 std::vector<Work> cudaKernelWork(const KernelRequest &request,
                                  const KernelRow *row = nullptr);
 

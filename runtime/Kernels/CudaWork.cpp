@@ -49,7 +49,7 @@ static void append(Kernels &to, const Kernels &more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// Work of decoding the complete weight: that of the op `decode`.
+/// Work of decoding the complete weight, the same as of the op `decode`.
 static Work panelDecodeWork(const KernelRequest &r) {
   KernelRequest decode{findKernelOp("decode"), {}, {}};
   decode.dtypes = {r.dtype("w"), r.dtype("a")};
@@ -67,7 +67,7 @@ static Kernels panelMatmulWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Work of this project's grouped kernels: on tensor cores, or at the f32 rate.
+/// Work of this project's grouped kernels, at their tensor core or f32 rate.
 static Kernels groupedWork(const KernelRequest &r) {
   Work product = kernelWork(r);
   const double flops = std::exchange(product.panelF32Flops, 0) +
@@ -85,8 +85,8 @@ static Kernels groupedWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Work of the passes over a chunk's logits: for the maximum, the sum and the
-/// gradient, which overwrites the logits. A chunk is larger than a cache.
+/// Work of the passes over a chunk's logits, for the maximum and sum, and for
+/// the gradient, which overwrites them. A chunk is larger than a cache.
 static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   const double logits = rows * plan.vocab;
   double bytes = 2 * 4 * logits;
@@ -150,7 +150,7 @@ struct CudaWorkRow {
 };
 } // namespace
 
-/// Ops with several kernels that take time. All other ops have one such kernel.
+/// Ops whose launches have several kernels with considerable time.
 static constexpr CudaWorkRow kRows[] = {
     {"matmul", matmulWork},
     {"panel_matmul", panelMatmulWork},

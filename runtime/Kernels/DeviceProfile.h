@@ -52,8 +52,8 @@ namespace qlora {
 struct AttentionRate {
   double at2k = 0, at8k = 0; ///< at2k <= at8k < 4 * at2k
 
-  /// Seconds for `flops` needed FLOPs. `flopsPerKey` are the FLOPs that one
-  /// more key for each query would add.
+  /// Seconds for `flops` needed FLOPs. `flopsPerKey`: extra FLOPs if each query
+  /// saw one more key.
   double seconds(double flops, double flopsPerKey) const;
 };
 
@@ -69,20 +69,20 @@ struct GpuRates {
   /// Memory bandwidth of GEMMs with a side of at most 64, such as LoRA's.
   double thinGemmGbps = 0;
   double issueGops = 0; ///< single-lane instructions, 10^9 per second
-  /// Gap between two dependent kernels of a graph.
+  /// Gap between two dependent kernels of a CUDA graph.
   double launchMicroseconds = 0;
   int64_t gpusPerNode = 1;
   /// Bus bandwidth of a ring all-reduce, 10^9 bytes per second: inside a node,
   /// and between nodes for each GPU.
   double nodeLinkGbps = 0;
   double networkGbps = 0;
-  /// Time of a small all-reduce in a node; each doubling of nodes adds as much.
+  /// Time of a small all-reduce in a node; doubling the nodes adds the same.
   double allReduceMicroseconds = 0;
   /// Bandwidth between GPU and host memory, each way, 10^9 bytes per second.
   double hostLinkGbps = 0;
 };
 
-/// Rates of this project's CPU kernels, which differ from large GEMMs.
+/// Rates of this project's CPU kernels, which differ from rates of large GEMMs.
 struct CpuKernelRates {
   /// FLOPs of panel_matmul; decoding and packing are counted separately.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
@@ -109,8 +109,8 @@ struct RankLinks {
   bool areMeasured() const { return window || sockets || network; }
 };
 
-/// Rates of all cores of one rank together. The defaults are those of an
-/// AVX-512 server with two cores; most decisions depend only on ratios.
+/// Rates of all cores of one rank together. The defaults are for an AVX-512
+/// server with two cores; most decisions depend only on ratios of rates.
 struct DeviceProfile {
   std::string cpu = "default"; ///< name of the CPU or GPU
   int64_t cores = 2;
@@ -131,7 +131,7 @@ struct DeviceProfile {
 
   /// Sets GPUs per node and network rate of a GPU profile; 0 and "" change
   /// nothing. `network` is the link of each GPU to other machines, such as
-  /// "400Gb" or "50GB" per second. A ring reaches kReachedOfLink of it.
+  /// "400Gb" or "50GB" per second (a ring reaches kReachedOfLink of it).
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
 };
 /// Fraction of a link's rate that a ring reaches: 48 GB/s on 400 Gb/s.

@@ -27,7 +27,7 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< whether only a few of its rows are read
-  /// Whether f32 is rounded to bf16 if another operand so marked is bf16.
+  /// Whether an f32 operand is rounded if another one with this mark is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.
@@ -67,8 +67,8 @@ struct KernelOp {
   OperandShapes (*shapes)(const KernelRequest &) = nullptr;
 
   /// Returns the bytes from the first to the last element of each operand, in
-  /// ABI order. Absent operands and the workspace have 0. A size that overflows
-  /// is UINT64_MAX. Requires a request that a row accepted.
+  /// ABI order. Absent operands and the workspace have 0 bytes. A size that
+  /// overflows is UINT64_MAX. Requires a request that a row accepted.
   std::vector<uint64_t> operandBytes(const KernelRequest &request) const;
 
   /// Return the index of a constant or operand, and assert that it exists:
@@ -106,21 +106,21 @@ struct KernelRow {
   /// Whether the row is an oracle for tests, which computes plain sums. An
   /// oracle is selected only if requested by name.
   bool isOracle = false;
-  /// Returns why the row refuses a valid request, or nullopt. Called by
-  /// reject(); null if the row accepts all valid requests.
+  /// Called by reject(): returns why the row refuses a valid request, or
+  /// nullopt. Null if the row accepts all valid requests.
   std::optional<std::string> (*limits)(const KernelRequest &) = nullptr;
   uint64_t (*workspace)(const KernelRequest &) = nullptr;
   /// Sets constants that only divide the work, according to the allowed
   /// workspace. Null if the row keeps the op's values.
   void (*tune)(KernelRequest &, WorkspaceSize) = nullptr;
-  /// Whether the workspace may be much larger than a later row's. If workspaces
-  /// must be small, such a row is used only up to kSmallWorkspace bytes.
+  /// Whether the row may need a much larger workspace than later rows do. If
+  /// workspaces must be small, it is used only up to kSmallWorkspace bytes.
   bool isRoomy = false;
 
   /// Returns nullopt if this row supports the request, otherwise the reason.
   std::optional<std::string> reject(const KernelRequest &request) const;
-  /// Returns the bytes of the `workspace` operand. If a library needs more at
-  /// load, the runtime uses the next row.
+  /// Returns the bytes of the `workspace` operand. If a library turns out to
+  /// need more at load, the runtime uses the op's next row.
   uint64_t workspaceBytes(const KernelRequest &request) const {
     return workspace ? workspace(request) : 0;
   }

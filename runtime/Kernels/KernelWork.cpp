@@ -99,7 +99,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
   // Not overlapped: a is read row by row, and c is read before it is written.
-  // For the part in cache, this takes half the time (bench/decode.py).
+  // For data in cache, the wait is half as long (bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;
@@ -123,7 +123,7 @@ static Work int8MatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Returns the expected number of rows that are in a group.
+/// Returns the expected number of rows that are in any group.
 static int64_t groupedRows(const KernelRequest &r) {
   return (r.constant("m") + r.constant("shared") - 1) / r.constant("shared");
 }
@@ -154,7 +154,7 @@ static Work groupedWeightGradWork(const KernelRequest &r) {
                   r.constant("beta") != 0);
 }
 
-/// Work of one pass over all operands that the op's marks say to read or write.
+/// Work of one pass over the operands that the op reads or writes (its marks).
 static Work walkWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   double bytes = 0;
@@ -195,9 +195,9 @@ static Work attentionWork(const KernelRequest &r) {
                        *r.dtype("q"), r.op->name == "attention_grad");
 }
 
-/// Work of the LM head if every row has a label; their count is not known at
-/// compile time. Logits stay in cache, and each block of rows reads the weight.
-/// The weight gradient needs another pass, which recomputes the logits.
+/// Work of the LM head if every row has a label; the number of labels is not
+/// known at compile time. Logits stay in cache, and each block of rows reads
+/// the weight. The weight gradient needs another pass with recomputed logits.
 static Work headWork(const KernelRequest &r) {
   const bool hasGradient = plans::hasHeadGradient(r);
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // Profiles of known GPUs. None of these rates was measured by this project.
-// Peaks come from data sheets. The fraction that large kernels reach is
-// assumed, and is the same for all GPUs unless a row says otherwise: as on an
-// H200, GEMMs reach 0.80 of the dense bf16 peak, copies 0.90 of the memory
-// bandwidth. Links reach 0.82: the ring bus bandwidth of NVLink 4 is 370 of 450
-// GB/s (NVIDIA/nccl-tests, issue 212). The same fraction holds for the bus to
-// the host: PCIe 4.0 with 31.5 or 5.0 with 63 GB/s each way.
+// Peaks (TFLOP/s, TB/s) come from data sheets. The fraction that large kernels
+// reach is assumed, and is the same for all GPUs unless a row says otherwise:
+// as on an H200, GEMMs reach 0.80 of the dense bf16 peak, copies 0.90 of the
+// memory bandwidth. Links reach 0.82: the ring bus bandwidth of NVLink 4 is 370
+// of 450 GB/s (NVIDIA/nccl-tests, issue 212). The same fraction holds for the
+// bus to the host: PCIe 4.0 with 31.5 or 5.0 with 63 GB/s each way.
 //
 // cuDNN's attention on an H200: 480 TFLOP/s forward and 370 backward at 2,048
 // tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.

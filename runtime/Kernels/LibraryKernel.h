@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Interface of library kernels on the CPU device: prepare once at load (creates
-// oneDNN primitives), run many times without allocating.
+// Interface of library kernels on the CPU device: prepared once at load (oneDNN
+// primitives are created), run many times without allocating.
 
 #ifndef QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
 #define QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
@@ -24,8 +24,8 @@ struct LogitsBlock {
   std::span<const int32_t> rows = {};
   const float *logits = nullptr;
   int64_t firstWord = 0, words = 0, vocab = 0;
-  /// 0, or the number of tokens per shard of the LM head. Then firstWord is
-  /// relative to the rank's shard, and the last tokens may lie beyond the
+  /// 0, or the number of tokens per shard of the LM head. If not 0, firstWord
+  /// is relative to the rank's shard, and the last token ids may lie beyond the
   /// vocabulary.
   int64_t piece = 0;
 };
@@ -33,7 +33,7 @@ struct LogitsBlock {
 /// Observes values that a step does not keep. Used only while `--dump` records
 /// the logits.
 struct KernelObserver {
-  /// Called for each block of head_loss or head_part, one thread at a time.
+  /// Called for each block of logits, by one thread at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
 
@@ -62,8 +62,8 @@ public:
   /// Identifies the preprocessing of a frozen operand that several launches can
   /// share; empty if nothing can be shared.
   virtual std::string sharedForm() const { return {}; }
-  /// Runs several launches, this kernel's first, that have the same
-  /// sharedForm() and frozen operand. Each gives the same bits as run().
+  /// Runs several launches with equal sharedForm() and the same frozen operand.
+  /// The first launch is of this kernel. Each gives the same bits as run().
   virtual Status runTogether(std::span<const LaunchTogether> launches) {
     for (const LaunchTogether &launch : launches)
       QLORA_RETURN_IF_ERROR(launch.kernel->run(*launch.args));
@@ -71,8 +71,8 @@ public:
   }
 };
 
-/// Checks that `row`, for any target, supports `request` with `workspaceBytes`
-/// of workspace. Returns kUnavailable if not.
+/// Returns kUnavailable if `row`, of any target, does not support `request`
+/// with `workspaceBytes` of workspace.
 inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
                             uint64_t workspaceBytes) {
   if (const std::optional<std::string> reason = row.reject(request))

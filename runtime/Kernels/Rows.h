@@ -150,7 +150,7 @@ QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
                          (qlora_to_bits(x) & 0x80000000u));
 }
 
-/// Rounds to the nearest integer, ties to even. Exact; NaN and infinity stay.
+/// Rounds to the nearest integer, ties to even. Exact; keeps NaN and infinity.
 QLORA_INLINE float qlora_round_even(float x) {
   const float magnitude = qlora_abs(x);
   const float rounded = (magnitude + 0x1p23f) - 0x1p23f;

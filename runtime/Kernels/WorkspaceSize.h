@@ -7,8 +7,8 @@
 
 namespace qlora {
 
-/// Workspace limits of a plan. kSmall: the minimum; kModest: enough for kernels
-/// to run well; kLarge: as much as makes any kernel faster.
+/// Workspace limits of a plan. kSmall: the minimum; kModest: enough for all
+/// kernels to run well; kLarge: as much as speeds up any kernel.
 enum class WorkspaceSize { kSmall, kModest, kLarge };
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // adapted_norm: computes tiles of W + scale * B A in a core's cache, and adds
-// their squares to one sum per output. A tile has some outputs and inputs; its
-// columns of A are read once for all outputs.
+// their squares to one sum per output. A tile covers kOutputs outputs and
+// kInputs inputs, and reads its columns of A once.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace qlora::cpu {
 
-/// Outputs of a task (and of its tiles), and inputs of a tile.
+/// Outputs per task, and so per tile; inputs per tile.
 static constexpr int64_t kOutputs = 16, kInputs = 512;
 
 namespace {

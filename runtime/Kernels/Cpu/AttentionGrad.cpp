@@ -67,7 +67,7 @@ struct QueryBlock {
   float *means; ///< rowsum(dO O)
 };
 
-/// One task: a sequence and some query heads that share a key head.
+/// One task: some query heads of one sequence that share a key head.
 struct Task {
   const Gradient &gradient;
   const LibraryKernelArgs &args;
@@ -140,8 +140,8 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
   }
 }
 
-/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. If a
-/// key head's query heads are separate tasks, returns a partial sum.
+/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. If
+/// the query heads of a key head are separate tasks, returns a partial sum.
 RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
   RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())
@@ -163,7 +163,7 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
                    batchRow, keyHead, row);
 }
 
-/// Turns the scores in scratch into probabilities, also in bf16 in `narrow`.
+/// Turns the scores in scratch into probabilities; copies them to `narrow`.
 void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                          uint16_t *narrow) {
   float *scores = scratch.scores.in<float>(slot);
@@ -206,8 +206,8 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                   keySum.data + keys.first * keySum.ld, keySum.ld);
 }
 
-/// Computes rowsum(dO O) of a block of queries from f32 values, which are
-/// widened row by row if the operands are bf16.
+/// Computes rowsum(dO O) of a block of queries in f32; bf16 operands are
+/// widened row by row.
 void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
   const auto row = [&](Operand operand, int64_t ld, int64_t token,
                        float *line) -> const float * {

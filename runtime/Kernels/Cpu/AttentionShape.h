@@ -57,7 +57,7 @@ struct AttentionShape {
   int64_t firstKey(int64_t query) const {
     return window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
   }
-  /// Whether `query` sees `key`. `segments` are the sequence's, or null.
+  /// Whether `query` sees `key`. `segments`: ids of the sequence, or null.
   bool sees(const int32_t *segments, int64_t query, int64_t key) const {
     if (key > query || key < firstKey(query))
       return false;
@@ -81,7 +81,8 @@ struct AttentionShape {
                int64_t batchRow, int64_t head, AttentionBlock block,
                float *scratch) const;
 
-  /// Returns the sizes of blocks: `block`, and that of the last block.
+  /// Returns the sizes that blocks have: `block`, and the last one's if
+  /// smaller.
   std::vector<int64_t> blockSizes(int64_t block) const;
 
   /// Returns the segments of a sequence; null without segments.
@@ -95,29 +96,29 @@ struct AttentionShape {
                int64_t head) const {
     return bufferOf<float>(args, kLse) + (batchRow * heads + head) * length;
   }
-  /// Rounds `from` into the row of a sequence, head and token.
+  /// Stores `from`, rounded, as the row of a sequence, head and token.
   void storeRow(const float *from, void *matrix, int64_t ld, int64_t batchRow,
                 int64_t head, int64_t token) const {
     narrow(from, dtype,
            elementAt(matrix, dtype, rowOffset(ld, batchRow, head, token)), dim);
   }
-  /// Returns the index of the first element of the row of a sequence, head and
-  /// token in a matrix with row stride `ld`.
+  /// Returns the index of a row's first element in a matrix with stride `ld`; a
+  /// row is a token of one sequence and head.
   int64_t rowOffset(int64_t ld, int64_t batchRow, int64_t head,
                     int64_t token) const {
     return (batchRow * length + token) * ld + head * dim;
   }
 };
 
-/// Returns the buffer `part` of the scratch `slot` for dense bf16 values; null
-/// if the operands of `products` are f32.
+/// Returns buffer `part` of the scratch `slot`, for dense bf16 values. Returns
+/// null if the operands of `products` are f32.
 inline uint16_t *narrowValues(const BlockProducts &products, plans::Part part,
                               void *slot) {
   return products.operandType() == QLORA_DTYPE_BF16 ? part.in<uint16_t>(slot)
                                                     : nullptr;
 }
 
-/// Returns dense rows for BlockProducts: `narrow` if not null, else `values`.
+/// Returns a view for BlockProducts: of `narrow` if not null, else of `values`.
 inline RowView denseRows(const float *values, const uint16_t *narrow,
                          int64_t columns) {
   return {narrow ? static_cast<const void *>(narrow) : values, columns};

@@ -2,7 +2,8 @@
 
 // The small matmuls of attention's blocks: many at a time, each by one thread.
 // f32 uses a sequential sgemm. bf16 uses oneDNN's blocked GEMM if the CPU has
-// bf16 arithmetic; prepared for each shape, about twice as fast. Sums are f32.
+// bf16 arithmetic, prepared for each shape and about twice as fast. Sums are
+// f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 #define QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
@@ -38,8 +39,8 @@ public:
     BlockExtents extents;
   };
   /// Prepares matmuls of values of `dtype` in slots [0, slots), each with
-  /// `scratchBytes` of scratch. Operands are bf16 only if `dtype` is, and the
-  /// CPU and the scratch allow all `requests`; otherwise they are f32.
+  /// `scratchBytes` of scratch. Operands are bf16 if `dtype` is bf16 and the
+  /// CPU and the scratch allow it for all `requests`; otherwise they are f32.
   static std::shared_ptr<const BlockProducts>
   create(const std::vector<Request> &requests, qlora_dtype dtype, int64_t slots,
          uint64_t scratchBytes);
@@ -47,9 +48,9 @@ public:
   /// Returns the type of the operands: bf16 or f32.
   qlora_dtype operandType() const { return type; }
 
-  /// Runs one of the requests. c is f32 with the row stride `ldc`, which is n
-  /// for bf16 operands. At most one call per slot may run at a time; `scratch`
-  /// is aligned to 64 bytes.
+  /// Runs one of the requests. c is f32 with row stride `ldc`, which must be n
+  /// if operands are bf16. At most one call per slot may run at a time;
+  /// `scratch` is aligned to 64 bytes.
   Status run(int64_t slot, const BlockForm &form, const BlockExtents &extents,
              RowView a, RowView b, float *c, int64_t ldc, void *scratch) const;
 

@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Checks that indices of rows, experts or choices are in [least, limit). An
-/// earlier kernel wrote them.
+/// Checks that indices, which an earlier kernel wrote, are in [least, limit).
+/// They are indices of rows, experts or choices.
 inline Status checkIndices(const char *op, const int32_t *indices,
                            int64_t count, int64_t limit, int64_t least = 0) {
   for (int64_t i = 0; i < count; ++i)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// decode: computes the table of a block's 16 values once, each (code book value
-// - zero point) * scale; then an element is one lane of a table look-up. The
-// operations, and so the bits, are those of StoredTensor::element. If the CPU
-// has the instructions of DecodeRun, the table is in the result's type;
-// otherwise it is f32, and values are rounded afterwards.
+// decode: computes a table of the 16 values that codes of a block have, (code
+// book value - zero point) * scale. Then an element is one lane of a table
+// look-up. The operations, and so the bits, are those of StoredTensor::element.
+// If the CPU has the instructions of DecodeRun, the table is in the result's
+// type; otherwise it is f32, and values are rounded afterwards.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -32,7 +32,7 @@ struct CodeTable {
   float values[16];
 };
 
-/// Two neighbouring codes as i32, the first one lower.
+/// Two neighbouring codes as i32, the first one in the low half.
 using CodePair = uint64_t;
 
 } // namespace
@@ -114,8 +114,8 @@ QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
 
 namespace {
 
-/// The index of an element's block, and the first element after it. A division
-/// takes as long as 64 elements; a known scaleShift avoids it.
+/// The index of an element's block, and the first element after that block. A
+/// division takes as long as decoding 64 elements; scaleShift avoids it.
 struct ScaleRun {
   int64_t index, end;
   static ScaleRun at(const StoredTensor &tensor, int scaleShift,
@@ -139,8 +139,8 @@ static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
     const int64_t run = std::min(first + count, at.end) - element;
     const auto scale = ScaledFrom::of(tensor, at.index);
     const uint8_t *packed = tensor.packed + element / 2;
-    // decodeRun must begin at a high nibble: decode an element in a low nibble
-    // separately, shifted to the high one.
+    // decodeRun must begin at a high nibble. If the first element is in a low
+    // nibble, shift it to the high one and decode it separately.
     const int64_t lone = element % 2;
     if (lone) {
       const auto shifted = static_cast<uint8_t>(*packed++ << 4);

@@ -41,7 +41,7 @@ struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
   StoredLayout layout; ///< layout of a quantized weight
-  /// log2 of the block, or -1 if the block is no power of two.
+  /// log2 of the block size, or -1 if the size is no power of two.
   int scaleShift = -1;
   const DecodeRun *decodeRun = nullptr; ///< 4-bit decoder, or null
 

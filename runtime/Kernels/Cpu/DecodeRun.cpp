@@ -25,7 +25,7 @@ QLORA_AVX512 static __m512 tableOf(const float *codeBook, ScaledFrom scale) {
                        _mm512_set1_ps(scale.absmax));
 }
 
-/// Returns the table twice, in bf16, rounded as by qlora_f32_to_bf16.
+/// Returns two copies of the table in bf16, rounded as by qlora_f32_to_bf16.
 QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook,
                                           ScaledFrom scale) {
   const __m512 table = tableOf(codeBook, scale);

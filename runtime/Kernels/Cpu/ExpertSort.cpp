@@ -11,7 +11,7 @@
 namespace qlora::cpu {
 
 namespace {
-/// Sorts the rows of this rank's experts by counting.
+/// Counting sort of the rows of this rank's experts.
 class ExpertSort {
 public:
   explicit ExpertSort(const KernelRequest &r)

@@ -80,8 +80,8 @@ void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
   }
 }
 
-/// Computes dl_i = w_i (dw_i - sum of w_j dw_j). dw is 0 for experts that are
-/// not chosen; w is 0 for logits outside the softmax.
+/// Computes the logits' gradient dl_i = w_i (dw_i - sum of w_j dw_j). dw_i is 0
+/// for experts not chosen, w_i is 0 for experts outside the softmax.
 void Router::differentiate(const void *logits, int64_t row,
                            const int32_t *choices, const float *dweights,
                            qlora_dtype out, void *dlogits,
@@ -267,7 +267,7 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// Transposes elements of the size of `Word`, whatever their type.
+/// Transposes elements of sizeof(Word) bytes, whatever their type.
 template <typename Word> struct RowTranspose {
   int64_t columns, inner, ldx, ldo;
 

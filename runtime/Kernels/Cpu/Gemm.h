@@ -2,7 +2,7 @@
 
 // The matmul of matmul, panel_matmul and head_loss: prepared once, run often.
 //
-// There are two implementations, chosen when it is created:
+// A Gemm has one of two implementations, chosen when it is created:
 //
 //   primitive  oneDNN's blocked GEMM (brgemm): f32 x f32 or bf16 x bf16 over
 //              dense matrices. bf16 matrices with gaps are copied to dense
@@ -12,8 +12,8 @@
 //              each a sequential sgemm; narrow operands are widened tile by
 //              tile into the task's scratch.
 //
-// The bits of both do not depend on the number of threads: one thread computes
-// a tile, and shapes for which brgemm splits the depth k among threads are
+// Result bits do not depend on the number of threads: one thread computes a
+// tile, and shapes for which brgemm splits the depth k among threads are
 // avoided. Sums are in f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_GEMM_H
@@ -54,8 +54,8 @@ StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
 Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
                    float *c);
 
-/// GEMMs of some shapes for concurrent tasks. Each slot has a Gemm of each
-/// shape, because only one thread at a time may use a Gemm.
+/// GEMMs of several shapes for concurrent tasks. Each slot has its own Gemm of
+/// each shape, because only one thread at a time may use a Gemm.
 class SlotProducts {
 public:
   /// Prepares a shape with `create` (Gemm::create, or one implementation),

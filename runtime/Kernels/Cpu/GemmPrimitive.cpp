@@ -18,7 +18,7 @@ namespace qlora {
 
 using plans::GemmCopies;
 
-/// Checks the CPU itself, because asking oneDNN would fix its instructions.
+/// Asks the CPU, not oneDNN: a call of oneDNN would fix its instruction set.
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {
     if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&
@@ -246,9 +246,9 @@ static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
 }
 
 /// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) splits the depth of a
-/// matmul with a transposed bf16 `a` among threads if it is a power of two from
-/// 2048 on. Then the sum depends on the number of threads. Two GEMMs, of the
-/// depths 1024 and k - 1024, avoid that.
+/// matmul with a transposed bf16 `a` among threads if the depth is a power of
+/// two from 2048 on. Then the sum depends on the number of threads. Two GEMMs,
+/// of the depths 1024 and k - 1024, avoid that.
 static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
                                                   uint64_t scratchBytes) {
   if (p.c != QLORA_DTYPE_F32)

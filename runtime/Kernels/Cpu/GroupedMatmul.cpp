@@ -4,9 +4,9 @@
 // thread decodes a panel of one matrix and multiplies the group's rows with it.
 //
 // The number of rows of a group is known only at run time, but a GEMM has a
-// fixed number of rows. So GEMMs of some heights are prepared. For a group's
-// last rows the smallest GEMM that holds them runs. It may begin before or end
-// after the group's rows; only the group's rows are written.
+// fixed number of rows. So GEMMs of some heights are prepared. A group's last
+// rows use the smallest GEMM that holds them. Such a GEMM may cover rows of
+// other groups; only this group's rows are written.
 
 #include <algorithm>
 
@@ -89,7 +89,7 @@ Status GroupedMatmul::checkOffsets(const int32_t *offsets) const {
                        plan.m);
 }
 
-/// Returns a; if a has gaps, copies it first and returns the dense copy.
+/// Returns operand a, or a dense copy that it writes if rows of a have gaps.
 const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   const void *a = args.buffers[kA];
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
@@ -115,7 +115,7 @@ void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
   });
 }
 
-/// Decodes the operand of the panel of c that begins at column `first`.
+/// Decodes the range of w for the panel of c that begins at column `first`.
 void GroupedMatmul::decode(const void *w, int64_t group, int64_t first,
                            int64_t columns, void *out) const {
   StoredWeight::Part part = {0, plan.k, first, columns};

@@ -15,8 +15,8 @@ namespace qlora::cpu {
 static constexpr int64_t kSummed = 1024;
 
 namespace {
-/// Sums over a group's rows in order, along the longer side of dW_g: LoRA's
-/// matrices are narrow in one dimension.
+/// Sums over a group's rows in order. Inner loops run along the longer side of
+/// dW_g, because LoRA's matrices are narrow in one dimension.
 class GroupedWeightGrad {
 public:
   explicit GroupedWeightGrad(const KernelRequest &r)

@@ -54,7 +54,7 @@ void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
     mergeGradient(chunk, operands, row, whole);
 }
 
-/// Sums the tasks' gradients, and adds the target's row of w times softmax - 1.
+/// Sums the tasks' gradients, and adds (softmax - 1) * (w's row of the target).
 void HeadLoss::mergeGradient(const HeadChunk &chunk,
                              const HeadOperands &operands, int64_t row,
                              const HeadRowState &whole) const {

@@ -67,7 +67,7 @@ struct Merge {
   void mergeGradient(int64_t row, const HeadRowState &whole) const;
   void clearGradient(int64_t row) const;
   void sumLosses() const;
-  /// Returns whether the rank owns a row; sets `own` to the row's index there.
+  /// Whether the rank owns a row. Sets `own` to its index in the rank's rows.
   bool isOwn(int64_t row, int64_t &own) const {
     own = row - shape.firstOf(operands.shard);
     return own >= 0 && own < shape.own;

@@ -18,11 +18,11 @@ struct HeadMergeShape {
   static HeadMergeShape of(const KernelRequest &request);
   /// Returns the first of a rank's `own` rows; 0 if the rank has all rows.
   int64_t firstOf(int64_t shard) const { return own == rows ? 0 : shard * own; }
-  /// Returns the index of the loss sum that a row of the rank adds to.
+  /// Returns the index of the element of `loss` that a row of the rank adds to.
   int64_t lineOf(int64_t row) const { return row / (own / lines); }
 };
 
-/// Buffers by name; null if the launch has none.
+/// Buffers by name; null if the launch lacks a buffer.
 struct HeadMergeOperands {
   const float *states;
   const int32_t *targets;

@@ -24,11 +24,11 @@ struct HeadShape {
   int64_t replaced; ///< number of replaced logits per row
 
   static HeadShape of(const KernelRequest &request);
-  /// Returns the index of the loss sum that a row adds to.
+  /// Returns the index of the element of `loss` that a row adds to.
   int64_t lineOf(int64_t row) const { return row / (rows / lines); }
 };
 
-/// Logits from an operand that replace the computed logits of some token ids.
+/// Logits that replace the computed logits of some token ids (`columns`).
 struct ReplacedLogits {
   struct Word {
     int64_t number, column;
@@ -43,12 +43,12 @@ struct ReplacedLogits {
   float at(int64_t row, Word word) const;
 };
 
-/// The vocabulary shard in `w`: its first `words` rows are the token ids from
-/// `first` on, of `vocab` token ids. Its other rows have no token id.
+/// The vocabulary shard in `w`: the first `words` rows belong to the token ids
+/// [first, first + words) of `vocab`. The other rows of w are padding.
 struct HeadPiece {
   int64_t first, words, vocab;
 
-  /// Returns this rank's shard: `step` has its index.
+  /// Returns the shard with index step.shard, this rank's.
   static HeadPiece of(const qlora_step_block &step, int64_t piece,
                       int64_t vocab);
   bool has(int64_t word) const { return word >= first && word < first + words; }
@@ -67,7 +67,7 @@ struct HeadInputs {
 Status checkTargets(std::string_view op, std::span<const int32_t> targets,
                     int64_t vocab);
 
-/// Buffers by name; null if the op or the launch has none.
+/// Buffers by name; null if the op or the launch lacks a buffer.
 struct HeadOperands : HeadInputs {
   float *loss, *count;
   int32_t *correct;

@@ -82,7 +82,7 @@ Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
   return Status::ok();
 }
 
-/// Sets the logits of rows of w after the vocabulary to -infinity.
+/// Sets logits to -infinity for rows of w that have no token id.
 void HeadPanels::hideRowsWithoutWords(const HeadBlock &block,
                                       const Panel &panel) const {
   const int64_t words =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Tasks of the LM head (Plans/Workspaces.h): a forward task has a block of rows
-// and a range of panels, a task of the weight's gradient a panel and all
+// Tasks of the LM head (Plans/Workspaces.h). A forward task has a block of rows
+// and a range of panels. A task of the weight's gradient has one panel and all
 // blocks.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
@@ -19,19 +19,19 @@ namespace qlora {
 using plans::HeadPlan;
 
 /// A block of gathered labelled rows. `hidden` has the plan's blockRows rows.
-/// Those from `count` on are zero, so that a GEMM for more rows can be used.
+/// Rows from `count` on are zero, so that a GEMM for more rows can be used.
 struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row indices in the launch
-  const HeadInputs &inputs; ///< the launch's; `numbers` are its rows
+  const HeadInputs &inputs; ///< inputs of the whole launch
   int64_t count;
-  /// Returns the row of w of a row's target; outside w if another shard has it.
+  /// Returns the row of w for a row's target; outside w if in another shard.
   int64_t targetOf(int64_t row) const {
     return inputs.targets[numbers[row]] - inputs.piece.first;
   }
 };
 
-/// The GEMMs of every shape for each slot. The workspace has their scratch.
+/// GEMMs of all shapes, for each slot. Their scratch is in the workspace.
 class HeadPanels {
 public:
   static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,
@@ -46,7 +46,7 @@ public:
               const KernelObserver *observer, int64_t slot,
               uint8_t *slotScratch) const;
 
-  /// Adds the block's gradient of a panel's token ids to their rows of `dw`
+  /// Adds the block's gradient of a panel of w to the panel's rows of `dw`
   /// [vocab, hidden]. `logSums`: log of the sum of each row's exponentials.
   Status addWeightGradient(const HeadBlock &block, int64_t panel,
                            const double *logSums, float *dw, int64_t slot,
@@ -55,7 +55,7 @@ public:
   /// Returns the number of rows of the smallest GEMM that holds `count` rows.
   int64_t paddedRows(int64_t count) const;
 
-  /// Returns a replaced logit after the cap.
+  /// Returns the capped value of a replaced logit.
   float capped(float logit) const;
 
 private:

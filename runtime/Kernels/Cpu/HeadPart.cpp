@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part, chunked: the states of rows over a rank's vocabulary shard, for
-// head_merge on every rank.
+// head_part, chunked: computes the states of rows over one rank's vocabulary
+// shard. Every rank merges them in head_merge.
 
 #include <cstring>
 

@@ -59,7 +59,7 @@ inline double logSumOf(const HeadRowState &whole) {
   return whole.maximum + std::log(whole.sum);
 }
 
-/// Returns the derivative of a capped by the uncapped logit; 1 without a cap.
+/// Returns the derivative of the cap at a capped logit; 1 without a cap.
 inline float capSlope(float logit, float cap) {
   const float t = cap == 0 ? 0 : logit / cap;
   return 1 - t * t;

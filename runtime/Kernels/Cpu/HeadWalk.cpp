@@ -19,8 +19,8 @@ Status HeadWalk::prepare() {
   return Status::ok();
 }
 
-/// Gathers the chunk's rows in the type of the GEMMs, followed by zeros up to
-/// the rows of the last block's GEMM.
+/// Gathers the chunk's rows in the type of the GEMMs. Zeros follow if the last
+/// block's GEMM has more rows.
 void HeadWalk::gather(const HeadChunk &chunk) const {
   const auto to = [&](int64_t row) {
     return elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Common code of the LM head's CPU kernels: gathers chunks of labelled rows,
-// runs tasks over blocks of them and the token ids of w (HeadPanels.h), and
+// runs tasks over blocks of these rows and panels of w (HeadPanels.h), and
 // merges the tasks' results for each row.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// A chunk of labelled rows in one run. The workspace has their `rows` indices.
+/// A chunk of labelled rows in one run. Row indices are in the workspace.
 struct HeadChunk {
   const LibraryKernelArgs &args;
   const HeadInputs &inputs;
@@ -40,10 +40,10 @@ public:
   int32_t numberOf(const HeadChunk &chunk, int64_t row) const {
     return chunk.at<int32_t>(plan.rowNumbers)[row];
   }
-  /// Merges the tasks' states of a row of the chunk. `best` is a row of w.
+  /// Merges the tasks' states of a row of the chunk; `best` is an index in w.
   HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
   /// Sums the tasks' gradients of a row, each times e^(its maximum - base),
-  /// into the first task's gradient, and returns that.
+  /// into the first task's gradient, and returns its address.
   float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
   /// Adds the gradient of all blocks of a chunk to dw, which is not null.
   Status addWeightGradient(const HeadChunk &chunk, const double *logSums,

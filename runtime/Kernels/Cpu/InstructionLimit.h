@@ -3,8 +3,8 @@
 // Keeps oneDNN to instructions that work on this machine.
 //
 // Some hypervisors announce a CPU's matrix tiles and hide their sizes (Intel
-// SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's, then configure tiles of
-// size 0; using those is an illegal instruction.
+// SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's oneDNN, then configure
+// tiles of size 0; using such tiles is an illegal instruction.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
 #define QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
@@ -29,7 +29,7 @@ inline bool hidesTileSizes() {
 #endif
 }
 
-/// Must be called before anything else of oneDNN, whose first use fixes the
+/// Must be called before any other use of oneDNN, since the first use fixes the
 /// instructions. Any thread may call it, any number of times. A limit that the
 /// user has set (ONEDNN_MAX_CPU_ISA) stays.
 void limitInstructions();

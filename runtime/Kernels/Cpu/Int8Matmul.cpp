@@ -20,8 +20,8 @@ enum Operand { kA, kW, kC, kWorkspace };
 
 using plans::Int8Plan;
 
-/// Rounds a row to float16. Sets `largest` to the largest magnitude that is no
-/// outlier, and returns whether there are outliers.
+/// Rounds a row to float16. Sets `largest` to the largest magnitude below the
+/// outliers, and returns whether there are outliers.
 QLORA_VECTOR static bool scanRow(float *__restrict x, int64_t count,
                                  uint32_t outlier, uint32_t &largest) {
   uint32_t most = 0, found = 0;
@@ -75,7 +75,7 @@ QLORA_VECTOR static void scaleLine(const int32_t *__restrict sums, float absmax,
     line[i] = qlora_int8_number(sums[i], absmax, scales[i]);
 }
 
-/// Rounds values to `type`, and keeps them as f32.
+/// Rounds f32 values in place to values of `type`.
 static void roundLine(qlora_dtype type, float *line, int64_t count) {
   for (int64_t i = 0; type != QLORA_DTYPE_F32 && i < count; ++i)
     line[i] = qlora_round_bf16(line[i]);
@@ -180,7 +180,7 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
-/// Widens codes of rows of W from `first` on, with zeros up to full tiles.
+/// Widens codes of rows of W from `first` on; fills tiles up with zeros.
 void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
                             int16_t *to) const {
   const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);

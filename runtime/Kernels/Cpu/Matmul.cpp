@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// matmul: one prepared GEMM. panel_matmul: a thread decodes the operand of a
-// panel of c's columns, multiplies, and rounds the sums into c, all in its
-// cache. For several launches with the same weight, a panel is decoded once and
-// multiplied for one launch after another.
+// matmul: one prepared GEMM. panel_matmul: a thread decodes the range of W for
+// a panel of c's columns, multiplies, and rounds the sums into c, all in its
+// cache. For several launches with the same weight, it decodes a panel once and
+// multiplies for one launch after another.
 
 #include <algorithm>
 
@@ -84,7 +84,7 @@ PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Returns a, or the copy without gaps that makeDense() wrote.
+/// Returns operand a, or the copy without gaps that makeDense() wrote.
 const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
   return copy ? copy : args.buffers[kA];
@@ -132,8 +132,8 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
 
 /// From this number of rows on, launches do not share a decode. Decoding takes
 /// less than a twentieth of the GEMM, but a shared panel reads the rows of all
-/// launches, too many for the caches. Measured on Zen 5 (32 and 512 rows,
-/// 0.5B).
+/// launches, too many for the caches. Measured on Zen 5 with a 0.5B model (32
+/// and 512 rows).
 static constexpr int64_t kManyRows = 256;
 
 /// Names all properties that determine the panels and their decoded values.
@@ -145,9 +145,9 @@ std::string PanelMatmul::sharedForm() const {
 }
 
 /// The workspaces of the launches may be the same memory, so all launches use
-/// the slots of the largest one. The decoded panel, of equal size, comes first
-/// in a slot; sums and scratch of smaller launches fit behind it. Launches that
-/// copy a do not run together.
+/// the slots of the largest one. The decoded panel, which has one size in all
+/// launches, comes first in a slot; sums and scratch of smaller launches fit
+/// after it. Launches that copy a do not run together.
 Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);

@@ -4,10 +4,10 @@
 // (under ThreadSanitizer).
 //
 // An exception that leaves a parallel region ends the process without a
-// message. Tasks may throw here (memory runs out): the loop keeps the first
-// exception and rethrows it on the calling thread, when all tasks have ended.
-// So the runtime uses these loops only, except one that calls generated C
-// (Device/Cpu/CpuDevice.cpp), which throws nothing.
+// message. In these loops tasks may throw (out of memory): a loop keeps the
+// first exception and rethrows it on the calling thread, after all tasks have
+// ended. So the runtime uses only these loops, except one loop that calls
+// generated C (Device/Cpu/CpuDevice.cpp), which throws nothing.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
 #define QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
@@ -25,7 +25,7 @@
 #include "runtime/Base/Status.h"
 
 // Compiles a loop for several instruction sets; one is selected at load time.
-// Not under ThreadSanitizer, whose runtime is not initialised at that time.
+// Off under ThreadSanitizer: its runtime is not yet initialised then.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define QLORA_VECTOR                                                           \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -65,7 +65,8 @@ private:
 
 /// Ends the threads that loops of this thread have used. libgomp counts the
 /// threads of all such pools when it decides whether a waiting thread spins or
-/// sleeps. If they exceed the CPUs, every loop must wake threads.
+/// sleeps. With more threads than CPUs, waiting threads sleep and every loop
+/// must wake them.
 inline void releaseThreads() {
 #ifdef _OPENMP
   omp_pause_resource_all(omp_pause_soft);

@@ -12,11 +12,11 @@
 
 namespace qlora {
 
-// For functions that are compiled for each instruction set of their callers.
+// For functions that inline into each instruction set's variant of a caller.
 #define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
 
 /// FP4's codes in ascending order of their values. A zero becomes the first of
-/// the two zeros; values just above zero become the other.
+/// the two zeros; values just above zero become the second.
 static constexpr int32_t kFP4Order[16] = {11, 10, 13, 12, 15, 14, 9, 0,
                                           8,  1,  6,  7,  4,  5,  2, 3};
 static constexpr float fp4Midpoint(int rank) {
@@ -56,8 +56,8 @@ QLORA_IN_VECTOR void pack(const int32_t *codes, int64_t count,
 }
 
 /// Scales the `count` <= `block` elements of a block to [-1, 1] in `values` and
-/// sets `codes` to their numbers of midpoints. Appends a zero, for which
-/// `values` has room, if `count` is odd. Returns the block's scale.
+/// sets each code to the number of midpoints below the element. If `count` is
+/// odd, appends a zero (`values` has space for it). Returns the block's scale.
 template <float (*midpoint)(int)>
 QLORA_IN_VECTOR float rankBlock(int64_t block, int64_t &count,
                                 float *__restrict values,

@@ -38,8 +38,8 @@ struct TableWalk {
   int64_t at(int64_t id, int64_t column) const {
     return id * perId + column * perColumn;
   }
-  /// Returns how many of `columns` neighbouring elements of a vector are
-  /// adjacent in the table: all or one.
+  /// Returns how many of `columns` neighbouring elements of an id's vector are
+  /// adjacent in the table: all, or one if the table is transposed.
   int64_t run(int64_t columns) const { return perColumn == 1 ? columns : 1; }
 };
 } // namespace
@@ -186,7 +186,7 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// Returns the factor for gradients in the update (clip_norm in Kernels.def).
+/// Returns clip_norm's result `scale` (Kernels.def).
 static float clipScale(double norm, float count, float loss, float maxNorm) {
   if (!std::isfinite(float(norm)) || !std::isfinite(loss))
     return std::numeric_limits<float>::quiet_NaN();
@@ -197,7 +197,7 @@ static float clipScale(double norm, float count, float loss, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-/// Returns the sum of squares of `count` values, and writes partial sums.
+/// Returns the sum of squares of `count` values. Uses `partials` as scratch.
 static double squaresOf(const float *values, int64_t count, double *partials) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
   parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {

@@ -18,9 +18,9 @@ namespace qlora {
 // Lanes -----------------------------------------------------------------------
 //
 // Sixteen values that are computed together, with the vector extension of GCC
-// and clang: all instruction sets support it, AVX-512 in one register. Used in
-// loops that compilers do not vectorise well. Callers are QLORA_VECTOR, and
-// these functions inline into each of its variants.
+// and clang: all instruction sets support it; AVX-512 holds it in one register.
+// Used in loops that compilers do not vectorise well. Callers are QLORA_VECTOR,
+// and these functions inline into each of its variants.
 
 inline constexpr int64_t kLanes = 16;
 
@@ -78,7 +78,7 @@ QLORA_LANES_INLINE void storeLanesBF16(const FloatLanes &from, uint16_t *to) {
 // Rows ------------------------------------------------------------------------
 
 /// x := e^x, like qlora_exp, but 0 below -87, where results are subnormal, and
-/// infinity from 2^127.5 on: 2^n is one factor instead of two.
+/// infinity from 2^127.5 on, so that 2^n can be one factor instead of two.
 QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
   const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;

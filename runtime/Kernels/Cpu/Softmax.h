@@ -20,7 +20,7 @@ struct ExponentialRows {
   const float *values; ///< [rows, columns]
   int64_t rows, columns;
   const float *shifts;        ///< [rows]
-  float *sums = nullptr;      ///< [rows]: of the results, before rounding
+  float *sums = nullptr;      ///< [rows]: sums of results before rounding
   float *wide = nullptr;      ///< results; may be `values`
   uint16_t *narrow = nullptr; ///< results in bf16
 };
@@ -40,8 +40,8 @@ void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 void scaleRun(float *values, int64_t count, float factor);
 
 /// gradients := scale * probabilities * (gradients - mean of the row): turns
-/// the gradient of probabilities into that of scores. If `narrow` is not null,
-/// the results go to `narrow` in bf16 instead.
+/// the gradient of probabilities into the gradient of scores. If `narrow` is
+/// not null, the results go to `narrow` in bf16 instead.
 void scoreGradients(const float *probabilities, float *gradients, int64_t rows,
                     int64_t columns, const float *means, float scale,
                     uint16_t *narrow);

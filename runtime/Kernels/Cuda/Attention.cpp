@@ -2,8 +2,8 @@
 
 // attention and attention_grad: selects and launches kernels of
 // Device/Attention*.cu. For f32 there is one variant of each kernel. For bf16
-// there are three, on tensor cores: two for heads of up to 64 and up to 128
-// dimensions with rows aligned to 16 bytes, and `any` for all other cases.
+// there are three variants, on tensor cores: two for rows aligned to 16 bytes,
+// with heads of up to 64 or 128 dimensions; and `any` for all other cases.
 
 #include <algorithm>
 
@@ -22,8 +22,8 @@ static constexpr int64_t kAlignment = 16, kAlignedHalves = 8;
 
 namespace {
 
-/// Suffix of a symbol in Device/Attention*.cu, the head dimensions that a block
-/// computes, and its threads.
+/// A variant of a kernel in Device/Attention*.cu: the symbol's suffix, and a
+/// block's number of head dimensions and threads.
 struct Variant {
   std::string_view suffix;
   int64_t width;

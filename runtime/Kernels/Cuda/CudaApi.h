@@ -55,7 +55,7 @@ struct CublasLt {
   static StatusOr<const CublasLt *> open();
   /// Returns the files that work with this driver version, best first.
   static std::span<const char *const> filesFor(int driverVersion);
-  /// Opens the first of these files that exists, which stays open. For tests.
+  /// Opens the first of `files` that exists, and keeps it open. For tests.
   static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 
   /// Returns kUnavailable if cuBLASLt does not support the call,
@@ -71,7 +71,7 @@ struct CublasLt {
 };
 
 /// libcudnn.so.9, of cuDNN 9.19 or later, the oldest version whose plans for
-/// these graphs were examined. Without it, this project's kernels run.
+/// these graphs were examined. Without cuDNN, other attention kernels run.
 struct Cudnn {
   static StatusOr<const Cudnn *> open();
   /// Like open(), for another file, which stays open. For tests.

@@ -29,7 +29,7 @@ struct GpuName {
 /// Returns the number of GPUs that this process sees; kNotFound if none.
 StatusOr<int> countGpus(const CudaDriver &driver);
 
-/// Checks that a rank's GPU `ordinal` is among `count` visible GPUs.
+/// Checks that `ordinal`, a rank's GPU, is below the `count` of visible GPUs.
 Status checkGpu(int ordinal, int count);
 
 /// Returns the GPUs that this process can use, in the driver's order, up to the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Interface of library kernels on the CUDA device: prepare once at load,
-// enqueue many times, also while a stream is captured into a graph. The CPU has
+// Interface of library kernels on the CUDA device: prepared once at load,
+// enqueued many times, also while a stream is captured. For the CPU:
 // LibraryKernel.h. Used for rows of Kernels.def with the target `cuda`.
 //
 // This project's device code is in Kernels/Cuda/Device/*.cu. The compiler puts
@@ -53,7 +53,7 @@ struct CudaKernelArgs {
   KernelObserver *observer = nullptr; ///< set only outside of a capture
   /// Upper bound for the labelled rows of the micro-batch.
   int64_t labelledRows = INT64_MAX;
-  /// Each sequence of the micro-batch is one segment, then padding.
+  /// Whether each sequence of the micro-batch is one segment, then padding.
   bool hasOneSegment = false;
 };
 
@@ -61,8 +61,8 @@ struct CudaKernelArgs {
 class CudaKernel {
 public:
   virtual ~CudaKernel() = default;
-  /// Puts the work on the stream, without allocating or waiting; but if there
-  /// is an observer, waits to read blocks of logits back.
+  /// Enqueues the work on the stream. Does not allocate. Does not wait, except
+  /// to read logits back for an observer.
   virtual Status enqueue(const CudaKernelArgs &args) = 0;
 };
 
@@ -158,8 +158,8 @@ struct NamedGrid {
 PreparedCudaKernel makeLaunchKernel(CudaContext &context,
                                     std::initializer_list<NamedGrid> launches,
                                     std::span<const int64_t> constants);
-/// Returns the symbol of an op's device function, which has the op's name and
-/// the types of some operands: "qlora_embedding_bf16_f32".
+/// Returns the symbol of an op's device function: the op's name and the types
+/// of `operands`, such as "qlora_embedding_bf16_f32".
 std::string symbolOf(const KernelRequest &request,
                      std::initializer_list<std::string_view> operands);
 /// Prepares one launch of symbolOf(), with the op's buffers and constants.

@@ -3,10 +3,10 @@
 // attention and attention_grad with cuDNN. Small kernels handle segments and
 // padding. Before the graph, a kernel computes how far each query sees. A query
 // of segment 0 has out = 0 and lse = 0. It has no gradient, because the
-// gradient's graph gets a huge lse for it. If each sequence has one segment, a
-// second graph without the segment mask runs, since the mask costs a third of
-// the forward. Padding needs no mask there, because it follows all other
-// queries. CudnnGradientPlan has the runs of the gradient.
+// gradient's graph gets a huge lse for such queries. If each sequence has one
+// segment, a second graph without the segment mask runs, since the mask costs a
+// third of the forward. That graph needs no mask for padding, which follows all
+// other queries. CudnnGradientPlan describes the runs of the gradient's graph.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -19,8 +19,8 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of the op and the graph. If `ld` names a stride, it has bf16 rows
-/// of query or key heads, else it is f32 [batch, heads, length].
+/// An operand of the op and the graph: bf16 rows of query or key heads if `ld`
+/// names a stride constant, else f32 [batch, heads, length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;
@@ -34,7 +34,7 @@ struct Place {
   int64_t ofSequence, ofKeyHead;
 };
 
-/// A plan and its scalars. The plan runs for one batch of heads after another.
+/// A plan and its scalars. For a gradient, the plan runs several times.
 class CudnnAttention final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &r,

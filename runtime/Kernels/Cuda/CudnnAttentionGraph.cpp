@@ -48,7 +48,7 @@ private:
     std::swap(shape.strides[2], shape.strides[3]);
     return shape;
   }
-  /// Returns the shape of the scores with the keys' stride before the queries'.
+  /// Returns the scores' shape with the strides of queries and keys swapped.
   Shape storedByKey() const {
     Shape shape = scores();
     std::swap(shape.strides[2], shape.strides[3]);
@@ -153,8 +153,8 @@ Tensor AttentionGraph::delta(Tensor dout) {
   return stored;
 }
 
-/// Computes dK or dV: x, the scores' gradient or P, transposed, times `by`,
-/// summed over the group's query heads.
+/// Computes dK = dS^T Q or dV = P^T dO, summed over a group's query heads. `x`
+/// is dS or P, `by` is Q or dO.
 void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id,
                                 std::string_view ld) {
   Tensor narrow = graph.intermediate(kBFloat16, storedByKey());
@@ -200,9 +200,9 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 // Plans -----------------------------------------------------------------------
 
 namespace {
-/// An engine whose blocks add to dQ in a fixed order, and the form of dQ in the
-/// graph that it accepts. Its memory is proportional to the length. Engine and
-/// knobs are those of cudnn-frontend 1.32.
+/// An engine whose blocks add to dQ in a fixed order, and the form of dQ that
+/// its graph must have. The engine's memory is proportional to the length.
+/// Engine and knobs are those of cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;

@@ -8,8 +8,8 @@
 //
 // reach(query) goes back to the first token of the query's segment, at most
 // `window` tokens (attentionReach in Device/AttentionPadding.cu); the tokens of
-// a segment are adjacent. Here a query of segment 0 attends to segment 0;
-// CudnnAttention.cpp handles padding outside the graph.
+// a segment are adjacent. In the graph, a query of segment 0 attends to segment
+// 0; CudnnAttention.cpp handles padding outside the graph.
 //
 // The graph cannot compare segment ids directly. cuDNN 9.19 makes gradient
 // plans that read a value per key, and on an H200 their gradients were wrong

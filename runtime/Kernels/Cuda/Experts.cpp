@@ -67,15 +67,15 @@ static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
                                            const GroupTile &tile,
                                            CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
-  // The last tile of each group, and of the rows after them, may be partial.
+  // The last tile of a group, and of rows after all groups, may be partial.
   const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
   return CudaLaunch::prepare(
       context, "qlora_grouped_matmul_" + suffix,
       {tiles * blocksOf(columns, tile.columns), tile.threads}, r.constants);
 }
 
-/// Launches `aligned` if a and w are aligned to kWordBytes, else `any`. A
-/// weight of another type than a is decoded completely first.
+/// Launches `aligned` if a and w are aligned to kWordBytes, else `any`. If w
+/// has another type than a, all of w is decoded first.
 static PreparedCudaKernel groupedKernel(const KernelRequest &r,
                                         const CudaLaunch &aligned,
                                         const CudaLaunch &any,

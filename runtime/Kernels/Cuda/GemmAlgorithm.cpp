@@ -10,7 +10,7 @@ namespace qlora {
 
 using plans::GemmProblem;
 
-/// Number of extra algorithms to request, because some are unusable.
+/// Number of extra algorithms to request, because some may be unusable.
 static constexpr size_t kSpare = 8;
 
 static int cublasType(qlora_dtype dtype) {
@@ -144,14 +144,14 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-/// Whether the status means only that there is no such algorithm.
+/// Whether the status means that the GEMM has no such algorithm, not a failure.
 static bool isRefusal(cublasStatus_t status) {
   return status == kCublasInvalidValue || status == kCublasArchMismatch ||
          status == kCublasNotSupported;
 }
 
 /// Checks the reduction scheme that an algorithm reports. If it reports none,
-/// the mask of the heuristic is sufficient (see GemmAlgorithm.h).
+/// relies on the heuristic's mask (GemmAlgorithm.h).
 StatusOr<bool> GemmDescription::isReproducible(
     const cublasLtMatmulAlgo_t &algorithm) const {
   uint32_t scheme = kCublasReductionNone;

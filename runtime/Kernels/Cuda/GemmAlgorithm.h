@@ -8,8 +8,8 @@
 // Reproducibility. An algorithm may split the depth k over blocks and add the
 // partial results. Two of cuBLASLt's schemes are never used: "in place"
 // accumulates in c, which rounds every sum to c's type; "output type" rounds
-// every partial result to it. Allowed are no split, and f32 partial results
-// that a separate step adds. The following NVIDIA documentation is relied on:
+// partial results to c's type. Allowed are no split, and f32 partial results
+// that a separate step adds. This relies on NVIDIA's documentation:
 //
 //   CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK "filters heuristic result to
 //   only include algo configs that use one of the required modes". The scheme
@@ -25,10 +25,10 @@
 // Serialization. cublasLtMatmulAlgo_t "can be trivially serialized and later
 // restored for use with the same version of cuBLAS library to save on selecting
 // the right configuration again". Its attributes are incomplete (in 13.1 they
-// are half of the bytes), so rebuilding an algorithm from them may give another
-// one. The bytes are restored only with the version that made them, and after
+// are half of the bytes), so an algorithm rebuilt from them may be another one.
+// The bytes are restored only with the version that made them, and after
 // cublasLtMatmulAlgoCheck. "if cublasLtMatmulAlgoCheck fails, the algo will not
-// run", but success "doesn't fully guarantee" that it runs; measuring shows it.
+// run", but success "doesn't fully guarantee" that it runs; only a run can.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
@@ -54,7 +54,7 @@ struct GemmSignature {
   bool adds;             ///< beta is not 0
   qlora_dtype type;      ///< type of a and b
   qlora_dtype result;    ///< type of c
-  uint32_t alignment;    ///< minimum for every operand, in bytes
+  uint32_t alignment;    ///< minimum for all operands, in bytes
   uint64_t scratchLimit; ///< limit of cuBLASLt's workspace, in bytes
 
   static GemmSignature of(const plans::GemmProblem &problem, uint32_t alignment,
@@ -82,8 +82,8 @@ public:
   GemmDescription &operator=(const GemmDescription &) = delete;
 
   /// Returns up to `most` algorithms, best first by cuBLASLt's estimate, for
-  /// the signature's alignment and within its workspace. Each can be restored,
-  /// so a table leads to the same algorithm.
+  /// the signature's alignment and scratch limit. restore() accepts the bytes
+  /// of each, so it can be stored in a GemmTable.
   StatusOr<std::vector<GemmAlgorithm>> candidates(const GemmSignature &wanted,
                                                   size_t most) const;
 

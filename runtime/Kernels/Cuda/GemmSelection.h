@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Algorithms of all GEMMs prepared on one GPU. GEMMs with the same signature
-// share one choice: cuBLASLt's first algorithm, or that of a pinned table. The
-// device may change a choice after all kernels are prepared and before the
+// share one choice: cuBLASLt's first algorithm, or the one in a pinned table.
+// The device may change a choice after all kernels are prepared and before the
 // first kernel runs (Device/Cuda/GemmTuner.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
@@ -28,7 +28,7 @@ struct GemmChoice {
 
 class GemmSelection {
 public:
-  /// Byte alignment of planned operands. Only choices for it are measured.
+  /// Byte alignment of planned operands; choices for others are not measured.
   static constexpr uint32_t kAlignment = 16;
 
   /// Makes choose() use only the entries that `table` has for this kind of GPU.

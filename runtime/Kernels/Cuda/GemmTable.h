@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// File format for the algorithm of each GEMM. Choices are valid for one kind of
-// GPU and one version of cuBLASLt and driver; a file may hold several. JSON:
+// File format for the algorithm of each GEMM. Choices are valid for one GpuKind
+// (GPU, cuBLASLt, driver); a file may cover several GpuKinds. JSON:
 //
 //   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
@@ -53,8 +53,8 @@ struct GemmEntry {
 struct GemmTable {
   using Products = std::map<GemmSignature, GemmEntry>;
 
-  /// Parses a table's JSON. Returns kDataLoss, with a one-line message that has
-  /// the position, if the text is invalid.
+  /// Parses a table's JSON. Returns kDataLoss if the text is invalid; the
+  /// message is one line and names the position.
   static StatusOr<GemmTable> parse(std::string_view text);
   /// Reads a file. Errors: kNotFound, or parse()'s with the file name.
   static StatusOr<GemmTable> read(const std::string &path);

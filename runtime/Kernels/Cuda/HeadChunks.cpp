@@ -163,7 +163,7 @@ Status HeadChunks::addProduct(const Problem &problem) {
   return Status::ok();
 }
 
-/// Prepares the GEMMs. The first and the last chunk have all shapes.
+/// Prepares the GEMMs. All chunks except the last have the same shapes.
 Status HeadChunks::addProducts() {
   for (const HeadChunk *chunk : {&chunks.front(), &chunks.back()}) {
     for (const Panel &panel : panels) {

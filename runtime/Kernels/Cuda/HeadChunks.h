@@ -3,8 +3,8 @@
 // Common code of the LM head kernels on CUDA. Chunks of labelled rows are
 // gathered and multiplied with w. For a gradient, the logits' gradient is
 // multiplied with w and the hidden rows. The device finds the labelled rows.
-// The host has an upper bound of their number (labelledRows) and enqueues no
-// empty chunk. All other choices are made when the kernel is prepared.
+// The host enqueues chunks for an upper bound of their number (labelledRows).
+// All other choices are made when the kernel is prepared.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
 #define QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H

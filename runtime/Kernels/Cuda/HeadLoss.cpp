@@ -23,7 +23,7 @@ private:
   struct Operands : HeadBuffers {
     void *loss, *count, *correct, *columns, *words, *dcolumns, *rowLosses;
   };
-  /// Launches for a chunk besides those of HeadChunks.
+  /// Launches for a chunk in addition to those of HeadChunks.
   struct RowLaunches {
     CudaLaunch softmax;
     std::optional<CudaLaunch> replace, take;

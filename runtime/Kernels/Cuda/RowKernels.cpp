@@ -97,7 +97,7 @@ PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
 }
 
 /// Launches the partial sums, then one block that combines them. Both kernels
-/// get the number of partial sums.
+/// have the number of partial sums as a constant.
 static PreparedCudaKernel makeNormKernel(const KernelRequest &r,
                                          CudaContext &context,
                                          const std::string &name) {

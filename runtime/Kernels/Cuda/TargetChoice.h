@@ -30,10 +30,10 @@ struct TargetRequest {
   std::vector<std::string> archs = {kNativeArchs}; ///< --cuda-arch
   std::string cudaCompiler; ///< --cuda-compiler
   std::string profile;      ///< --device-profile, or empty
-  /// False: no device code, for any `archs`.
+  /// Whether device code is compiled; if false, `archs` is ignored.
   bool hasKernels = true;
-  /// Whether qloracc is on this machine. If it is not, a compiled program runs,
-  /// so auto needs no CUDA compiler.
+  /// Whether qloracc is on this machine. If not, only compiled programs can
+  /// run, and auto needs no CUDA compiler.
   bool hasCompiler = true;
 };
 

@@ -36,7 +36,7 @@ QLORA_HOST_DEVICE constexpr float nf4Value(int code) {
   return kValues[code];
 }
 
-/// bitsandbytes' FP4: a sign, and twelfths in bitsandbytes' order of codes.
+/// bitsandbytes' FP4: a sign bit, then the index of a magnitude.
 constexpr float fp4Value(int code) {
   constexpr float kTwelfths[8] = {0.0f, 0.0625f, 8.0f, 12.0f,
                                   4.0f, 6.0f,    2.0f, 3.0f};
@@ -44,7 +44,7 @@ constexpr float fp4Value(int code) {
   return code > 8 ? -value : value; // neither of the two zeros is negative
 }
 
-/// Returns the value of a float with `exponentBits` and `mantissaBits`. The
+/// Returns the value of `code`, a sign bit, an exponent and a mantissa. The
 /// bias makes half of the exponents negative; no code is infinite.
 constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
   const int mantissa = code & ((1 << mantissaBits) - 1);

@@ -13,9 +13,9 @@
 //               + x[i, outliers] . W[j, outliers], rounded again
 //
 // where W = codes * scale / 127, rounded to x's type. The integer sum is exact,
-// so all of y except the last line has the same bits everywhere. The order of
-// the f32 sum over outliers is not bitsandbytes'. A NaN, or an infinity that is
-// no outlier, makes its row of y NaN.
+// so the first two lines of y give the same bits everywhere. The order of the
+// f32 sum over outliers is not bitsandbytes'. A NaN, or an infinity that is no
+// outlier, makes its row of y NaN.
 //
 // Include Rows.h first, or on a GPU the definitions of its functions.
 

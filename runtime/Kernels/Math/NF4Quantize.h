@@ -4,17 +4,17 @@
 // CUDA. Both give the bytes of bitsandbytes 0.50 on a CPU.
 //
 // A block's scale is the largest magnitude of its elements. An element is
-// scaled into [-1, 1]; its code is the number of midpoints between neighbours
-// of the code book below it.
+// scaled into [-1, 1]; its code is the number of midpoints below it. A midpoint
+// lies between two neighbours of the code book.
 //
 // Double quantization replaces the scales by codes of one byte. Their offset is
-// the mean of all scales of the tensor: an f64 sum in a fixed order, whatever
-// computes it. Partial sum p of kNF4MeanPartials adds the scales p, p +
-// kNF4MeanPartials, ... in order. Then the upper half of the partial sums is
-// added to the lower half until one is left. The sum is divided by the number
-// of scales and rounded once. A run of 256 scales, less the offset, is
-// multiplied by 1 / its largest magnitude and put into one of 65,536 buckets
-// over [-1, 1]. The code is the dynamic map's entry nearest to the bucket.
+// the mean of all scales of the tensor: an f64 sum in one order on all devices.
+// Partial sum p of kNF4MeanPartials adds the scales p, p + kNF4MeanPartials,
+// ... in order. Then the upper half of the partial sums is added to the lower
+// half until one is left. The sum is divided by the number of scales and
+// rounded once. The offset is subtracted. Each run of 256 scales is multiplied
+// by 1 / its largest magnitude, and each result is put into one of 65,536
+// buckets over [-1, 1]. The code is the dynamic map's entry nearest to it.
 //
 // Every operation is rounded separately: on CUDA by named intrinsics, since
 // nvcc contracts; on the CPU, callers are compiled with -ffp-contract=off. The
@@ -35,7 +35,7 @@ inline constexpr int kNF4MapEntries = 256;
 /// Elements of 8-bit optimizer states that share a scale.
 inline constexpr int kStateBlock = 256;
 
-/// Returns the middle of NF4's entries `code`, a constant, and `code` + 1.
+/// Returns the middle of NF4's values for `code` and `code` + 1.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {
   return (nf4Value(code) + nf4Value(code + 1)) / 2.0f;
 }
@@ -74,7 +74,7 @@ QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
 
 // Elements and their scales ---------------------------------------------------
 
-/// Returns the bits of a magnitude, which sort like it; a NaN is the largest.
+/// Returns the bits of |value|, which sort like |value|; a NaN is the largest.
 QLORA_HOST_DEVICE inline int32_t nf4Magnitude(float value) {
   return int32_t(qlora_to_bits(value) & 0x7fffffffu);
 }
@@ -86,7 +86,7 @@ QLORA_HOST_DEVICE inline float nf4WithoutPayload(float value) {
 }
 
 /// Returns the divisor of a block whose largest magnitude is `absmax`.
-/// bitsandbytes raises it to a denormal, which only changes an all-zero block.
+/// bitsandbytes raises it to 1e-38, which only affects blocks of zeros.
 QLORA_HOST_DEVICE inline float nf4Divisor(float absmax) {
   return nf4WithoutPayload(absmax < 1e-38f ? 1e-38f : absmax);
 }
@@ -118,7 +118,7 @@ QLORA_HOST_DEVICE inline float nf4Shifted(float scale, float offset) {
 }
 
 /// Returns the bucket of a shifted scale; `inverse` is 1 / its run's largest
-/// magnitude. NaN gives -1: the magnitude makes its block decode to NaN.
+/// magnitude. Returns -1 for NaN: the magnitude makes the run decode to NaN.
 QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   const float v = nf4Clamp(nf4Multiply(shifted, inverse));
   if (v != v)

@@ -56,9 +56,9 @@ QLORA_INLINE float qlora_unit(uint32_t word) {
   return float(int32_t(word >> 8)) * 0x1p-24f;
 }
 
-/// Returns the index in the micro-batch of all context-parallel ranks of this
-/// rank's row `row`. Each rank holds `tokens` tokens of a sequence; this rank
-/// has cp shard `part` of `parts`.
+/// Returns the index of this rank's row `row` in the micro-batch of all
+/// context-parallel ranks. Each rank holds `tokens` tokens of a sequence; this
+/// rank has cp shard `part` of `parts`.
 QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
                                       uint32_t parts, uint32_t part) {
   return parts < 2 ? row

@@ -53,7 +53,7 @@ enum class CodedScales { kNever, kByChoice, kAlways };
 
 struct StoredFormat {
   qlora_dtype dtype;
-  const char *name;  ///< dtype's and element type's, in programs
+  const char *name;  ///< name of the dtype and the type in programs
   const char *title; ///< name in messages
   int bits;          ///< per code: 4 or 8
   float (*value)(int code);

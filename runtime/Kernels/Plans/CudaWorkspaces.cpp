@@ -14,7 +14,7 @@ static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
 // Matmuls ---------------------------------------------------------------------
 
-/// Returns cuBLASLt's scratch: 16 f32 partial results, if it splits the depth.
+/// Returns cuBLASLt's bytes of scratch: 16 f32 partial results if k is split.
 static Size cublasScratch(const GemmProblem &p) {
   const Size wanted =
       (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);
@@ -111,7 +111,7 @@ Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // In the backward the depth is a matrix's rows, which a row of a must fill.
+  // In the backward, the depth is the rows of a group's matrix: whole loads.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";
@@ -333,10 +333,10 @@ Size CudaHeadPlan::productScratch() const {
 }
 
 /// Sets the rows of a chunk. A chunk reads the complete weight once per matmul.
-/// With fewer than 140 to 250 rows, reading takes longer than the arithmetic at
-/// the rates of KnownGpus.cpp. The hidden gradient of 256 rows of 4,096 has 32
-/// tiles of 128 by 256. With 1,024 rows it has 128 tiles, one for nearly every
-/// multiprocessor of a large GPU.
+/// With fewer rows than 140 to 250 (depending on the GPU, KnownGpus.cpp),
+/// reading takes longer than arithmetic. The hidden gradient of 256 rows of
+/// 4,096 has 32 tiles of 128 by 256. With 1,024 rows it has 128 tiles, one for
+/// nearly every multiprocessor of a large GPU.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
   const int64_t fit = kHeadLogitsBytes / 4 / headWords(r) / 64 * 64;
   const int64_t least =

@@ -27,8 +27,8 @@ inline constexpr int64_t kCudaColumnSumPartials = 64;
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
 /// Approximate bytes of a chunk's logits, if memory allows. A chunk has at
-/// least kHeadChunk rows; with a large workspace, at least kHeadLargeChunk,
-/// which is faster.
+/// least kHeadChunk rows; with a large workspace, at least kHeadLargeChunk
+/// rows, which is faster.
 inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
 inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 
@@ -98,8 +98,8 @@ struct CudnnGradientPlan {
   Part reach;      ///< i32 [batch, length], with segments only
   Size scores = 0; ///< bytes of a pass's scores' gradient; 0: not stored
   Part scratch;    ///< cuDNN's workspace
-  /// If the sum of dQ is an operand of the graph: its part of `scratch` (f32,
-  /// like q), and the remaining scratch.
+  /// If the graph has an operand for the sum of dQ: the range of `scratch` for
+  /// this sum (f32, like q), and the rest of `scratch`.
   Part dqSum, besideSum;
   Size total = 0;
   static CudnnGradientPlan of(const KernelRequest &request);
@@ -130,7 +130,7 @@ struct CudaHeadPlan {
   /// Elements between the starts of rows of the logits' gradient.
   int64_t gradientStride() const;
   GemmProblem logitsProduct(int64_t rows, int64_t words) const;
-  /// All panels except the first add to the gradient.
+  /// `adds`: accumulates, as all panels except the first do.
   GemmProblem hiddenGradientProduct(int64_t rows, int64_t words,
                                     bool adds) const;
   GemmProblem weightGradientProduct(int64_t rows) const;
@@ -141,8 +141,8 @@ private:
 
 /// head_merge on CUDA.
 struct CudaHeadMergePlan {
-  Part losses;  ///< f64, of the rank's own rows
-  Part factors; ///< f32 [rows, 2]: of the gradient, of the target's vector
+  Part losses;  ///< f64 [own]: losses of the rank's own rows
+  Part factors; ///< f32 [rows, 2]: for gradient, for the target's w
   Size total = 0;
   static CudaHeadMergePlan of(const KernelRequest &request);
 };

@@ -127,7 +127,7 @@ Reason needCap(const KernelRequest &r) {
   return "cap must be finite and not negative, got " + std::to_string(cap);
 }
 
-/// Limits extents so that products of two stay far from overflow.
+/// Limits extents so that the product of two extents cannot overflow.
 static Reason needExtents(const KernelRequest &r) {
   for (std::string_view name : {"batch", "length", "heads", "kv_heads", "dim"})
     if (r.constant(name) > int64_t(1) << 24)
@@ -212,7 +212,7 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
 }
 
 /// Requires that out has as many elements as x without gaps. Both counts may
-/// saturate, but no operand is that large.
+/// saturate, but then no operand is large enough.
 OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t run = r.constant("run");
@@ -317,7 +317,7 @@ static Reason needConstants(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// Checks that `type` is one of the types of Kernels.def.
+/// Checks that Kernels.def allows `type` for the operand.
 static Reason needType(const KernelRequest &r, const KernelOperand &operand,
                        qlora_dtype type) {
   std::string wanted, like;

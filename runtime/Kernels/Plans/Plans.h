@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The requests that each op of Kernels.def accepts, and the workspaces of its
-// rows. The compiler plans and the runtime checks launches with the same code,
-// so nothing here depends on a vendor library or on a machine.
+// rows. The compiler plans launches with this code, and the runtime checks
+// launches with it. So nothing here depends on a vendor library or a machine.
 //
 // Every op has
 //   plans::<op>::shapes                            see KernelOp
@@ -11,8 +11,8 @@
 // Kernels.def names the functions for workspaces and tuning.
 //
 // A request may come from a hostile train.so: `shapes` must refuse every
-// request for which a kernel would access memory outside operands of these
-// shapes, and sizes saturate instead of wrapping around.
+// request for which a kernel would access memory outside operands of the
+// returned shapes. Sizes saturate instead of wrapping around.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_PLANS_H
 #define QLORA_RUNTIME_KERNELS_PLANS_PLANS_H
@@ -82,8 +82,8 @@ Reason needStored(const KernelRequest &request);
 /// Checks the cap of scores or logits.
 Reason needCap(const KernelRequest &request);
 
-/// Values per row's state in head_part and head_merge: maximum, sum, target,
-/// best.
+/// Number of f32 values in a row's state in head_part and head_merge: maximum,
+/// sum, target, best.
 inline constexpr int64_t kHeadStateNumbers = 4;
 
 /// Returns the number of ids that have a vector in the table of an embedding.

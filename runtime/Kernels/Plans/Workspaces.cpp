@@ -35,8 +35,8 @@ static int64_t halve(int64_t extent, int64_t unit) {
   return ceilDivide(extent, 2 * unit) * unit;
 }
 
-/// Returns a tile over the complete depth, large enough that packing is cheap,
-/// and small enough for 16 tasks.
+/// Returns a tile over the complete depth: large, so that packing is cheap, but
+/// small enough that there are 16 tasks.
 static GemmTile wholeDepthTile(const GemmProblem &p) {
   static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
   GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
@@ -88,8 +88,8 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
 }
 
 /// Returns an estimate of oneDNN's scratch per thread, at most `most` bytes.
-/// That is enough for 9 of 10 shapes in oneDNN 2.6; for other shapes fewer
-/// threads, or tiles, are used.
+/// oneDNN 2.6 needs no more for 9 of 10 shapes; other shapes run with fewer
+/// threads, or as tiles.
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The layouts of the workspaces of CPU kernels: structs that the kernels and
-// workspaceBytes of their rows in Kernels.def use.
+// The layouts of the workspaces of CPU kernels, used by the kernels and by
+// KernelRow::workspaceBytes().
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
 #define QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
@@ -33,12 +33,12 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
-  /// Whether an f32 operand may be rounded to bf16 if the other operand is bf16
-  /// (`^` of Kernels.def).
+  /// Whether an f32 a or b may be rounded to bf16 if the other of the two is
+  /// bf16 (`^` of Kernels.def).
   bool mayRound = false;
   auto operator<=>(const GemmProblem &) const = default;
 
-  /// Whether a matrix has no gaps between rows. A single row has none.
+  /// Whether a matrix has no gaps between rows. A single row has no gaps.
   bool isDenseA() const;
   bool isDenseB() const;
   bool isDenseC() const { return m == 1 || ldc == n; }
@@ -74,7 +74,7 @@ struct GemmCopies {
 
 /// Returns the bytes of scratch that suffice for both implementations.
 Size gemmWorkspace(const GemmProblem &problem);
-/// Returns the scratch for one thread; the library gets at most `most` bytes.
+/// Returns the bytes of scratch for one thread, at most `most` for the library.
 Size sequentialGemmWorkspace(const GemmProblem &problem,
                              uint64_t most = 1024 * 1024);
 
@@ -137,11 +137,11 @@ struct Int8Plan {
 
 /// Maximum number of queries or keys of one block.
 inline constexpr int64_t kAttentionBlock = 128;
-/// Maximum memory for partial gradients of shared key heads.
+/// Maximum memory for AttentionScratch::partials.
 inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
 
 /// The workspace of attention: slots, each the scratch of one concurrent task.
-/// bf16 rows are gathered without gaps if bf16 is multiplied, else widened.
+/// bf16 rows are gathered without gaps if the matmuls are bf16, else widened.
 struct AttentionScratch {
   int64_t block; ///< min(length, kAttentionBlock)
   // Per slot.
@@ -175,12 +175,12 @@ struct AttentionScratch {
 // sequence of panels: ranges of token ids, which are rows of w. A task is a
 // block of rows with a range of panels. It computes the logits of one panel
 // after another and keeps for each row a running maximum and the sum of
-// exponentials relative to it. It adds the exponentials' matmul with the panel
-// to the row's gradient, which is rescaled when the maximum grows (the online
-// softmax of Milakov and Gimelshein, arXiv:1805.02867, as FlashAttention does
-// for keys, arXiv:2205.14135). So logits never leave a core's cache, and no
-// memory grows with the vocabulary. Then the tasks' results for a block are
-// merged. The number of ranges depends only on the rows, not on threads.
+// e^(logit - maximum). It adds the exponentials' matmul with the panel to the
+// row's gradient, which is rescaled when the maximum grows (the online softmax
+// of Milakov and Gimelshein, arXiv:1805.02867, as FlashAttention does for keys,
+// arXiv:2205.14135). So logits never leave a core's cache, and no memory grows
+// with the vocabulary. Then the tasks' results for a block are merged. The
+// number of ranges depends only on the rows, not on threads.
 
 /// Maximum rows of a block, and token ids of a panel. The logits of a block and
 /// a panel fit into the cache next to a core, and packing a panel is cheap
@@ -258,7 +258,7 @@ private:
 
 /// head_merge, on the CPU.
 struct HeadMergePlan {
-  Part losses; ///< f64, of the rank's own rows
+  Part losses; ///< f64: losses of the rank's own rows
   Size total = 0;
   static HeadMergePlan of(const KernelRequest &request);
 };

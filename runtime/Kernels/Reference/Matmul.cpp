@@ -55,7 +55,7 @@ static float storedElement(const StoredWeight &weight, const void *w,
              : loadElement(weight.dtype, w, index);
 }
 
-/// Returns element (row, column) of W in a's type, as in a decoded panel.
+/// Returns element `index` of W, rounded to `type` as in a decoded panel.
 static double weightElement(const StoredWeight &weight, const void *w,
                             int64_t index, qlora_dtype type) {
   uint32_t rounded = 0;
@@ -132,7 +132,7 @@ struct Int8Reference {
     return loadElement(a, &stored, 0);
   }
   /// Returns an element of y = a . W^T. `out` marks the outlier columns; `most`
-  /// is the absmax of the row.
+  /// is the row's absmax.
   double element(const void *x, const void *w, const std::vector<bool> &out,
                  int64_t row, float most, int64_t column) const {
     const auto *bytes = static_cast<const uint8_t *>(w);

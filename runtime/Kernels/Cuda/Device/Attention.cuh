@@ -12,8 +12,8 @@
 //
 // in three kernels: delta, then dK and dV by blocks of keys, then dQ by blocks
 // of queries. Without atomics: each sum is computed by one thread in a fixed
-// order. A block computes 64 rows of one head of a result, and at most the
-// kernel's width of its dimensions. A wider head has several blocks (`part`),
+// order. A block computes 64 rows of one head of a result, for at most as many
+// dimensions as the kernel's width. A wider head has several blocks (`part`),
 // which compute the same scores. Tiles without visible pairs are skipped.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
@@ -28,9 +28,9 @@ struct AttentionShape {
   int length, heads, keyHeads, dim;
   int window; ///< 0 if it masks nothing
   float scale, cap;
-  const int32_t *segments; ///< the batch's; after placeOf() a sequence's
+  const int32_t *segments; ///< of the batch; after placeOf(), of a sequence
 
-  /// Reads the constants; window, scale and cap are at index `window` on.
+  /// Reads the constants; window, scale and cap begin at index `window`.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),

@@ -5,7 +5,7 @@
 //
 // Width 128: 48 KiB of shared memory and under 200 registers a thread, 64 of
 // them for the output and 32 for scores: two blocks of 4 warps per
-// multiprocessor. Width 64 (half the memory, 168 registers): three.
+// multiprocessor. Width 64 (half the memory, 168 registers): three blocks.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -14,7 +14,7 @@ template <int Width> struct ForwardTiles {
 };
 
 /// Softmax state of a lane's rows, lane / 4 and lane / 4 + 8 of its warp.
-/// Scores are base-2 exponents. `sum` is partial until finishRow().
+/// Scores are base-2 exponents. `sum` is this lane's part until finishRow().
 struct SoftmaxState {
   float maximum[2], sum[2];
 };

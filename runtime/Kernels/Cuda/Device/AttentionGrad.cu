@@ -29,7 +29,7 @@ QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
 }
 
 /// P of a query and a key (0 if the key is not visible), and the factor that
-/// turns the gradient of their score into that of their dot product.
+/// turns their score's gradient into their dot product's gradient.
 struct Probable {
   float p, factor;
 };

@@ -6,9 +6,9 @@
 // the layout that the next matmul needs, and warps exchange nothing.
 //
 // Width 128: 48 KiB of shared memory, and 128 registers a thread for the sums
-// of dK and dV: two blocks of 4 warps per multiprocessor. Width 64: three.
-// Tiles of the right side have 32 rows; 64 would take 32 registers more for
-// scores and their gradients.
+// of dK and dV: two blocks of 4 warps per multiprocessor. Width 64: three
+// blocks. Tiles of the right side have 32 rows; with 64 rows, scores and their
+// gradients would take 32 registers more.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -50,9 +50,9 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
-/// Begins two groups of copies: both left sides and the right side that is used
-/// first (q for a block of keys, v for a block of queries), then the other
-/// right side.
+/// Begins two groups of copies. The first group has both left sides and one
+/// right side (q for a block of keys, v for a block of queries), the second
+/// group the other right side.
 template <AttentionKind Kind, bool AreRowsQueries, int Width>
 QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
                              const AttentionShape &shape,
@@ -187,7 +187,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 // dQ -------------------------------------------------------------------------
 
 /// Processes a tile of keys whose copy has begun, and begins to copy the next
-/// tile. v is used once, so it is multiplied first.
+/// tile. v is multiplied first, because it is used only once.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
                           const AttentionShape &shape, const GradientRows &rows,

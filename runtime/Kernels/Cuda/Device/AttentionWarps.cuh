@@ -133,7 +133,7 @@ QLORA_DEVICE void addProduct(const WarpHalves<Columns> &left,
     }
 }
 
-/// Stores factor[i] * row lane / 4 + 8 i of the warp, inside the matrix only.
+/// Stores the warp's rows lane / 4 + 8 i times factor[i], if inside the matrix.
 template <int Width>
 QLORA_DEVICE void
 storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
@@ -161,7 +161,7 @@ struct SegmentRange {
   int32_t only; ///< the segment of all rows; kMixed if they differ
 };
 
-/// Returns the range of rows [first, first + count), the same in all lanes.
+/// Returns the segments of rows [first, first + count), the same in all lanes.
 QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
                                        int count) {
   if (!shape.segments)
@@ -185,7 +185,7 @@ QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
   return {least, most, lowest == most && lowest != 0 ? most : kMixed};
 }
 
-/// A tile of the right side. Without a tile, `index` is the end of the range.
+/// A tile of the right side; after the last tile, `index` is the range's end.
 struct TileStep {
   int index;
   int32_t segment; ///< SegmentRange::only
@@ -248,8 +248,8 @@ QLORA_DEVICE float cappedScore(const AttentionShape &shape, float product) {
   return cap - __fdividef(2 * cap, 1.0f + power);
 }
 
-/// Replaces dot products by scores as base-2 exponents; minus infinity if the
-/// query does not see the key.
+/// Replaces dot products by scores as base-2 exponents. A score is minus
+/// infinity if the query does not see the key.
 template <int Columns, bool AreRowsQueries>
 QLORA_DEVICE void scaleAndHide(const AttentionShape &shape,
                                const ScorePlace<Columns, AreRowsQueries> &place,

@@ -6,9 +6,9 @@
 // A warp decodes tiles of 1024 elements, if the format's block is a power of
 // two of at least 32. Lane l loads the scale of elements [32 l, 32 l + 32) of a
 // tile. Lane l also loads the packed bytes of groups l, l + 32, ..., and stores
-// each group as 16 bytes, so adjacent lanes access adjacent memory. It gets a
-// group's scale from the lane that has loaded it. Bytes and scales of all tiles
-// are requested before the tables are loaded.
+// each group as 16 bytes, so adjacent lanes access adjacent memory. Lane l gets
+// a group's scale from the lane that loaded this scale. Bytes and scales of all
+// tiles are requested before the tables are loaded.
 //
 // Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
 // power of two; double_quant; byte offsets of scales, nestedAbsmax, nestedMap,
@@ -83,7 +83,7 @@ template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
   __device__ float operator()(float value) const {
     return __fmul_rn(value, absmax);
   }
-  /// Returns the factors of another lane.
+  /// Returns the factors that another lane has loaded.
   __device__ DecodeFactors ofLane(int lane) const {
     return {__shfl_sync(0xffffffffu, absmax, lane)};
   }
@@ -101,7 +101,7 @@ template <typename Coding> struct DecodeFactors<Coding, true> {
   }
 };
 
-/// A block's scale before its decoding.
+/// A block's scale as stored, not yet decoded.
 struct DecodeScale {
   float factor; ///< nestedAbsmax of the scale's run, or the scale itself
   int code;
@@ -120,8 +120,8 @@ struct DecodeScale {
   }
 };
 
-/// Returns the code book value at the byte offset in byte i of `offsets`. In
-/// shared memory, its address is the book's with this byte as last byte.
+/// Returns the code book value at the byte offset in byte i of `offsets`. Its
+/// address in shared memory is codeBook's with this byte as last byte.
 template <typename Coding>
 QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
                           int i) {
@@ -239,16 +239,16 @@ QLORA_DEVICE float decodeOne(const DecodeWeight &w,
   return factors(tables.codeBook[code]);
 }
 
-/// Decodes a lane's groups of elements [first, end) of any weight; `first` must
-/// start a group. Groups that are partial, or whose 16 bytes cannot be stored
-/// at once, are decoded element by element.
+/// Decodes the groups of elements [first, end) that belong to `lane`, for any
+/// weight; `first` must start a group. Groups that are partial, or whose 16
+/// bytes cannot be stored at once, are decoded element by element.
 template <typename Coding, typename Out>
 QLORA_DEVICE void
 decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
              typename Out::storage *out, int64_t first, int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
-  // Formats whose block may be a row: then a block may start inside a group.
+  // A block of these formats may be a row, and may start inside a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned =
       reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;

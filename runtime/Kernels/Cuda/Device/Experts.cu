@@ -265,7 +265,7 @@ QLORA_EXPERT_KERNEL(qlora_choice_grad_bf16, choiceGrad<qlora_bf16>)
 // Grouped matmuls ------------------------------------------------------------
 
 /// Rows and columns of a tile of c, and the depth of a step. Experts.cpp
-/// computes the grid from it. A thread computes kTileSums elements of a tile.
+/// computes the grid from it. A thread computes kTileSums elements of c.
 constexpr int kGroupTile = 32;
 constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 

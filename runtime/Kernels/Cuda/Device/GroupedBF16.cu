@@ -12,7 +12,7 @@
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/WarpTiles.cuh"
 
-/// Experts.cpp computes the grid from the first three.
+/// Experts.cpp computes the grid from these three constants.
 constexpr int kBlockRows = 64, kBlockColumns = 128, kBlockThreads = 128;
 constexpr int kBlockDepth = 64;
 constexpr int kOwnRows = 32, kOwnColumns = 64; // per warp

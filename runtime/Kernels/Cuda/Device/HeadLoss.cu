@@ -108,7 +108,7 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
 
 // Replaced logits ------------------------------------------------------------
 
-/// One block per row of the chunk. Calls each(element of columns, token id).
+/// One block per row of the chunk. Calls each(index in columns, token id).
 /// Constants: the chunk's first row, vocab, the number of replaced logits.
 template <typename Each>
 QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
@@ -132,7 +132,7 @@ QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
   });
 }
 
-/// Moves the gradient of replaced logits to dcolumns and zeros it. Buffers:
+/// Moves the gradient of replaced logits from the logits to dcolumns. Buffers:
 /// logits, narrowed in their rows, labelled, dcolumns, words.
 template <typename Gradient, typename Columns>
 QLORA_DEVICE void takeGradient(const qlora_cuda_args &args) {

@@ -30,8 +30,8 @@ QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
   to[3] = state.word;
 }
 
-/// One thread per row: zeros without a label, otherwise NaN, until the row is
-/// computed. Buffers: targets, states. Constant: rows.
+/// Initializes states, one thread per row: 0 for rows without a label, NaN for
+/// rows still to compute. Buffers: targets, states. Constant: rows.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;

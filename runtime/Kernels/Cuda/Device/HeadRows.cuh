@@ -27,7 +27,7 @@ constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadTokens;
 struct HeadTokens {
   float value[kHeadTokens];
 
-  /// Returns the index, in a step of kHeadStep logits, of a thread's logit i.
+  /// Returns the place of a thread's logit i in a step of kHeadStep logits.
   template <bool kWide> QLORA_DEVICE int word(int i) {
     const int thread = int(threadIdx.x);
     return kWide ? (i / 4 * kHeadThreads + thread) * 4 + i % 4
@@ -161,7 +161,7 @@ struct HeadGradientBF16 : qlora_bf16 {
 };
 
 /// logits := softmax times the slope of the cap, rounded to Gradient in place.
-/// A step writes to positions that all threads must have read. After a barrier
+/// All threads must have read the positions that a step writes. After a barrier
 /// this holds until the number of read positions doubles, so barriers are rare.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Scalar functions with a GPU instruction, since sm_80. Those with an error
-// bound are not correctly rounded, but an argument gives the same result in
+// bound are not correctly rounded, but give the same result for an argument in
 // every kernel. They treat subnormals as zero.
 //
 // On the host, the tests' platform defines the functions with a bound, with the

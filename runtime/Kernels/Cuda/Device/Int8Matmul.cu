@@ -77,7 +77,7 @@ QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_f32, roundRow<qlora_f32>)
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_bf16, roundRow<qlora_bf16>)
 
 /// Rows and columns of a tile of c, and the depth of a step. Matmul.cpp
-/// computes the grid from it. A thread computes kInt8Sums elements of a tile.
+/// computes the grid from it. A thread computes kInt8Sums elements of c.
 constexpr int kInt8Tile = 32;
 constexpr int kInt8Sums = kInt8Tile * kInt8Tile / kInt8Threads;
 constexpr int kInt8Lines = kInt8Threads / kInt8Tile;

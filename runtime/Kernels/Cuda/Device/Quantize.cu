@@ -78,7 +78,7 @@ QLORA_QUANTIZE(f16)
 
 // Scales ----------------------------------------------------------------------
 
-/// Computes the offset in one block; each thread computes a partial sum.
+/// Computes the scales' mean in one block; each thread computes a partial sum.
 QLORA_CUDA_KERNEL(qlora::kNF4MeanPartials)
 qlora_quantize_offset(const __grid_constant__ qlora_cuda_args args) {
   __shared__ double partials[qlora::kNF4MeanPartials];

@@ -8,7 +8,7 @@
 
 constexpr int kRowThreads = 256;
 /// Adjacent elements that a thread loads and stores at once, and the number of
-/// such groups per thread. RowKernels.cpp computes the grid from both.
+/// such groups per thread. RowKernels.cpp computes the grid from these two.
 constexpr int kRowGroup = 8;
 constexpr int kRowGroups = 4;
 
@@ -130,8 +130,8 @@ QLORA_ACCUMULATE(f32, bf16)
 QLORA_ACCUMULATE(bf16, f32)
 QLORA_ACCUMULATE(bf16, bf16)
 
-/// A block sums a range of rows of 256 columns to one partial sum. Constants:
-/// rows, columns, ldx, the number of partial sums.
+/// A block sums a range of rows for each of 256 columns. Constants: rows,
+/// columns, ldx, the number of partial sums.
 template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
   const int64_t rows = args.constants[0], columns = args.constants[1];
   const int64_t ldx = args.constants[2], partials = args.constants[3];
@@ -257,7 +257,7 @@ qlora_embedding_grad_bf16(const __grid_constant__ qlora_cuda_args args) {
 // Norm of the gradient -------------------------------------------------------
 //
 // clip_norm: norm of the gradient divided by the label count, and the factor
-// for AdamW, from a fixed number of partial sums in f64. length: norm of a
+// for AdamW, from a fixed number of partial sums in f64. length: norm of x, a
 // rank's shards. The number of partial sums follows the op's constants.
 
 /// Block i sums the squares of the i-th of `partials` equal ranges of `count`

@@ -10,8 +10,8 @@
 /// Rows of Width bf16 values, in 16-byte words. Word w of row r is stored at w
 /// ^ (r % 8), so the eight rows of a matrix, which are accessed together, are
 /// in different banks. (Padding would need more than the 48 KiB that a block
-/// has by default.) The tile is aligned to a row, so the address of another
-/// word of a row is an exclusive or.
+/// has by default.) The tile is aligned to a row, so an exclusive or gives the
+/// address of another word of the row.
 template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   static constexpr int kWords = Width / 8;
   qlora_words words[Rows][kWords];
@@ -20,8 +20,8 @@ template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
     return words[row][word ^ (row % 8)];
   }
   /// Returns the calling lane's address for loading the matrices of 16 rows
-  /// from `row` on: its row and half of the first 16 dimensions. Words 2 k on
-  /// are at address ^ 32 k.
+  /// from `row` on: the lane's row and half of the first 16 dimensions. Words
+  /// from 2 k on are at this address ^ 32 k.
   __device__ qlora_shared laneRow(int row) const {
     const int lane = int(threadIdx.x) % kQloraWarp;
     return qlora_shared_address(

@@ -129,7 +129,7 @@ struct Mixer {
 };
 
 struct Mlp {
-  bool gated = true; ///< activation(gate) * up, else activation(up)
+  bool gated = true; ///< activation(gate) * up; false: activation(up)
   BiasRule bias = BiasRule::kNever;
 };
 

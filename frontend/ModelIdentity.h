@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Identity of the model that a program was compiled for. A program is valid for
-// one config.json: with weights of another model of the same shapes it would
+// one config.json: with weights of the same shapes from another model, it would
 // run and give wrong results. So qlora-import writes a description of the
 // model's arithmetic into model.mlir, qloracc records it in train.so, and
 // qlora-run compares it with the model folder.

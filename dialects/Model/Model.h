@@ -69,9 +69,9 @@ inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
 inline constexpr llvm::StringLiteral kAdapterFactorsAttr =
     "model.adapter_factors";
 
-/// One operand of a Kernels.def op in a call: an operand or result of the
-/// MLIR op, the same memory as a result (for `c+` operands with a tied
-/// operand), the planned workspace, or nothing.
+/// What a call passes for an operand of a Kernels.def op: an operand or result
+/// of the MLIR op, the planned workspace, or nothing. A result that is tied to
+/// an operand (`c+` in Kernels.def) is passed once.
 struct KernelArgument {
   enum Kind { Operand, Result, Workspace, Absent } kind;
   unsigned index = 0;

@@ -260,9 +260,9 @@ static bool isRowNumber(MapAttr map) {
   return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
 }
 
-/// Returns the indices of operands that need a gradient; emits an error if one
-/// cannot have a gradient. Operands with one number per row come last, because
-/// the first result of the reversed op must be a row.
+/// Returns the indices of operands that need a gradient. Emits an error if such
+/// an operand cannot have one. Operands with one number per row come last,
+/// because the first result of the reversed op must be a row.
 static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
   SmallVector<unsigned> wanted, numbers;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {

@@ -51,8 +51,8 @@ static int64_t chunksInFlight(ModuleOp module) {
       1, largestDecision(module, "unroll-micro-batches", "in_flight"));
 }
 
-/// Returns the most bytes that MemoryBudget::inOrder can save: the largest
-/// buffer of a queue other than compute, and weights gathered ahead.
+/// Returns the most bytes that MemoryBudget::inOrder can save: the bytes of the
+/// largest buffer of a queue other than compute, and of weights gathered ahead.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
@@ -231,9 +231,9 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// Returns the budgets to try, in order of their cost in time. They give up
-/// large workspaces, scratch for whole decoded weights, tables on the GPU, and
-/// the overlap of copies to the host with computation.
+/// Returns the budgets to try, in order of their cost in time. In turn, they
+/// give up large workspaces, scratch for whole decoded weights, tables on the
+/// GPU, and the overlap between copies to the host and computation.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload = traits.offloadsTables && options.offloadEmbedding == "auto";

@@ -14,8 +14,8 @@
 //   train.accumulate @a, %da : tensor<64x64xf32>
 //   train.all_reduce 1 offset 525312 elements 4096   // 64 * 64
 //
-// A bucket can be sent while the rest of the backward runs, but the last one is
-// exposed. So buckets get smaller: with four, the sizes are near 4 : 3 : 2 : 1.
+// A bucket can be sent while the rest of the backward runs, but nothing hides
+// the last one. So buckets get smaller: four have sizes near 4 : 3 : 2 : 1.
 //
 // Sharded gradients are already reduced over the ranks of a group
 // (train.scatter_gradient); their ranges are reduced over the other groups.
@@ -182,8 +182,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   int64_t target = flat * count / parts;
   for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();
-    // A parameter goes into the bucket that more than half of it fits into;
-    // each later bucket needs at least one parameter.
+    // Start the next bucket if less than half of the parameter fits, or if each
+    // remaining parameter is needed for a later bucket.
     bool full = end + trained.elements / 2 > target || left <= later;
     if (later && full && !buckets.back().parameters.empty()) {
       target += flat * later / parts;

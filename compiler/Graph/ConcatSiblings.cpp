@@ -16,7 +16,7 @@
 //   %dy = model.concat %dq, %dk
 //   %1 = model.linear %dy, %n layout in_out
 //
-// One GEMM reads x once, and one writes dx once instead of adding per weight.
+// One GEMM reads x once, and one GEMM writes dx once, not once per weight.
 // All concats and splits are views: a dy is written in place, and readers of q
 // stride over k. So siblings are joined only if nothing must be copied:
 //  - a dy is the fresh result of a row or library op, and in one group only;

@@ -112,9 +112,9 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
   return buffers <= kMaxBuffers;
 }
 
-/// Rounds the values of a row as memory would. A value that is read in the same
-/// kernel then has the same bits as one recomputed elsewhere, so neither fusion
-/// nor recomputation changes results. (8-bit codes are integers already.)
+/// Rounds the values of a row to their types in memory. A value read in the
+/// same kernel then has the same bits as if it came from memory, so neither
+/// fusion nor recomputation changes results. (8-bit codes are integers.)
 static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
                                           ArrayRef<Value> values) {
   SmallVector<Value> rounded(values);

@@ -27,7 +27,7 @@ mlir::Block &writeArithmetic(model::RowOp op, mlir::Region &region);
 struct DecodeSeconds {
   double panel = 0;    ///< in each op's kernel
   double scratch = 0;  ///< once before the ops, decoding included
-  double resident = 0; ///< at load time, so not in a step
+  double resident = 0; ///< at load time, which is not counted
 };
 /// Returns the seconds of `uses` with a weight decoded to `compute`. Decoded
 /// forms are priced on copies of the ops outside of the step.

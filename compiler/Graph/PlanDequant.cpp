@@ -16,8 +16,8 @@
 //   %y2 = model.linear %x, %n
 //   %dx = model.linear %dy, %n layout in_out
 //
-// or the parameter changes its type (`once`): quantized when loaded and
-// decoded once.
+// or the parameter gets the decoded type (`once`): the loader quantizes and
+// decodes it once.
 //
 // Panels (`tiled`) decode once per use and need no memory. Scratch (`per-use`)
 // decodes once per group of uses to memory, and lives as long as the group. It
@@ -95,9 +95,9 @@ private:
 
 } // namespace
 
-/// Minimum gain of scratch: it takes memory, and its weights use memory
-/// bandwidth that other processes share, while a panel stays in a cache. When
-/// both were predicted this close, panel was measured as fast or faster
+/// Minimum gain in time of scratch over panels. Scratch takes memory and memory
+/// bandwidth, which other processes share, while a panel stays in a cache. With
+/// predicted times this close, panels were measured to be as fast or faster
 /// (bench/decode.py).
 static constexpr double kScratchGain = 0.03;
 static constexpr const char *kGainsTooLittle =

@@ -20,8 +20,8 @@
 //   train.store_flat residual, rows left %x, %w // x - w / N
 //
 // P and Q are sums over the ranks, so all ranks compute the same bits of w, the
-// projection of the sum of all x onto P. The rest is in the sum of residuals,
-// because each of N ranks keeps its x minus w / N.
+// projection of the sum of all x onto P. Each of N ranks keeps its x minus
+// w / N as a residual, so the sum of the residuals is what w lacks.
 //
 // A row of P that depends linearly on earlier rows becomes zero, and Q's row
 // stays. This happens for a matrix of zeros, such as A's gradient while LoRA's

@@ -34,8 +34,8 @@
 //   train.store_flat gradient, %w
 //
 // All ranks decode the same bytes. Each rank adds its quantization error to its
-// gradient of the next step (Seide et al., 2014). A scale is for kBlock
-// elements (Dettmers, 2016).
+// gradient of the next step (Seide et al., 2014). Each kBlock elements share a
+// scale (Dettmers, 2016).
 //
 // Ranges are whole rows of the arena, in multiples that the ranks can divide. A
 // bucket's remaining rows are sent with the next bucket.

@@ -187,7 +187,7 @@ bool ExpertSharding::isOfTokens(Value value) const {
 }
 
 /// Returns the rows of all ranks, gathered once. The gather gets the layer and
-/// phase of the op that computes `own`; for inputs, of `reader`.
+/// phase of the op that computes `own`, or of `reader` if `own` is an input.
 Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
   Value &all = gathered[own];
   if (Operation *maker = own.getDefiningOp())

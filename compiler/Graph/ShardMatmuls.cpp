@@ -23,7 +23,7 @@
 // and adds to that range of the gradient. The all-reduce of data parallelism
 // combines the ranges. So every rank trains what a single rank would, and
 // passes after the gradient need no change. All ranks have the same rows, so
-// gradients and label counts are both multiplied by the number of ranks.
+// all-reduces multiply both gradients and label counts by the number of ranks.
 
 #include "compiler/Graph/PartialSums.h"
 #include "compiler/Graph/ShardableColumnGroups.h"

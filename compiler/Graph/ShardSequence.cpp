@@ -25,8 +25,8 @@
 // ops that work on each token separately can run on it. Dropout stays
 // unsharded, because its masks are numbered by token. If all ranks have a value
 // from the start, such as embeddings, each takes its own tokens. Values that
-// unsharded modules compute from gathered tokens stay whole, and so do their
-// results: splitting and gathering them again would send more than their sums.
+// unsharded modules compute from gathered tokens stay whole, and so do results
+// computed from them: sharding and gathering these would send more bytes.
 
 #include "compiler/Graph/PartialSums.h"
 #include "compiler/PassMetadata.h"
@@ -74,7 +74,7 @@ private:
   func::FuncOp function;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
-  DenseMap<Value, Type> shared; ///< values of own tokens, to unsharded types
+  DenseMap<Value, Type> shared; ///< unsharded types of values of own tokens
   DenseSet<Value> gathered;     ///< gathered values, and all made from them
   DenseMap<Value, Value> whole, own;
 };

@@ -46,13 +46,13 @@ static SmallVector<int64_t> stagesOf(ArrayRef<int64_t> ends) {
   return stageOfLayer;
 }
 
-/// Minimizes the time of the slowest stage; among equals, makes the first
-/// stages longest.
+/// Minimizes the time of the slowest stage. Among equally fast partitions,
+/// chooses the one with the most layers in the first stages.
 static SmallVector<int64_t> balance(ArrayRef<double> seconds,
                                     const StagePartitionOptions &options) {
   const int64_t layers = seconds.size(), stages = options.stages;
-  // slowest[s][l]: time of the slowest of the last s stages, if they have the
-  // layers from l on. ends[s][l]: end of the first of these stages.
+  // slowest[s][l]: time of the slowest of the last s stages, if they have all
+  // layers from l on. ends[s][l]: end of the first of these s stages.
   std::vector<std::vector<double>> slowest(
       stages + 1, std::vector<double>(layers + 1, HUGE_VAL));
   std::vector<std::vector<int64_t>> ends(

@@ -56,7 +56,7 @@ void ProblemBuilder::addOp(Operation *op) {
       entry.inputs.push_back(number);
   for (Value value : op->getResults()) {
     if (isa<CopyToHostOp>(op))
-      continue; // no memory of the step, and computed once
+      continue; // takes no memory of the step and is never recomputed
     RecomputeValue described;
     if (!memory.rootOf(value).outside)
       described.bytes = tensorBytes(cast<RankedTensorType>(value.getType()));

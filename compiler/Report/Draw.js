@@ -152,7 +152,7 @@ function drawAddresses() {
   });
 }
 
-// Draws marks at the peak and where collectives are issued.
+// Draws marks at the peak and at each command that issues a collective.
 function drawMarks(chart, bottom) {
   const {pen, toX} = chart;
   const mark = (x, colour, dash) => {

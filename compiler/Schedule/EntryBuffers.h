@@ -12,7 +12,7 @@
 namespace qlora {
 
 /// Lifetime of a buffer, as positions among commandsOf(entry), both included.
-/// Covers all times at which any queue may use the buffer (spansBeside,
+/// Covers all times at which any queue may use the buffer (spansBeside in
 /// QueueOrder.h). Buffers whose lifetimes share no position may share memory.
 struct BufferLife {
   program::BufferOp buffer;

@@ -26,8 +26,8 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
     sumOver(program::Group::TP);
 }
 
-/// Copies from the host arena, on the communication queue. The copy takes long,
-/// and needs no kernel. On the copy queue, decodes would wait for it.
+/// Copies from the host arena. The copy takes long and needs no kernel, so it
+/// is on the communication queue; on the copy queue, decodes would wait for it.
 void StepLowering::lowerFromHost(Location loc, Value to,
                                  const ParameterPlace &place) {
   program::CopyOp::create(b, loc, to,

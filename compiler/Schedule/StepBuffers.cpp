@@ -190,8 +190,8 @@ int64_t StepLowering::bytesFor(Value value) const {
   return bytes;
 }
 
-/// True if the buffer of `value` has room for padding after the value, and no
-/// other value in that memory has written there.
+/// True if the buffer of `value` has space for padding after the value, and no
+/// other value of the buffer has been written to that space.
 bool StepLowering::hasRoomBehind(Value value) {
   const MemoryRoot &root = memory.rootOf(value);
   const int64_t bytes = tensorBytes(tensorTypeOf(value));

@@ -16,7 +16,7 @@ namespace {
 
 using Order = std::vector<uint32_t>;
 
-/// Rectangles that all gap searches of one call may visit: about 0.3 seconds.
+/// Maximum rectangles that the gap searches of one call visit (about 0.3 s).
 constexpr uint64_t kWorkBudget = 150'000'000;
 /// Maximum repacks of improve().
 constexpr int kMaxImprovements = 256;

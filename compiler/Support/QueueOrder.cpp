@@ -36,7 +36,7 @@ std::vector<QueueWait> qlora::placeWaits(std::span<const QueuedWork> commands) {
   for (size_t i = 0; i < commands.size(); ++i) {
     Clock &clock = clocks[commands[i].queue];
     std::vector<size_t> after = commands[i].after;
-    // Newest first: a wait for the newest may imply the others.
+    // Newest first: a wait for the newest command may imply the other waits.
     std::sort(after.begin(), after.end(), std::greater<>());
     for (size_t producer : after) {
       assert(producer < i && "comes after one that is issued later");

@@ -57,7 +57,7 @@
 //   ... x1' x2'  [3' d3]  [2'' d2]  [1'' d1]  ...
 //
 // A zone is a run of backward ops of one block. An op that is recomputed per
-// zone has a clone in each zone that needs it, whose results die with the zone.
+// zone has a clone in each zone that needs it. Its results die with that zone.
 // With L blocks, L/k + k - 1 boundaries and the inside of one block are alive,
 // for at most two more forwards. That is the sqrt(L) of Chen et al. without the
 // inside of a whole segment. It is one level of the recursion of Griewank's
@@ -153,8 +153,8 @@ RecomputePlan planSegments(const RecomputeProblem &problem,
 /// lowest peak if none fits. Deterministic.
 RecomputePlan planRecompute(const RecomputeProblem &problem, uint64_t budget);
 
-/// Plans segments of one block, and more recomputation if these exceed the
-/// budget (0: no budget).
+/// Plans segments of one block. If their peak exceeds the budget (0: no
+/// budget), recomputes more.
 RecomputePlan planBlocks(const RecomputeProblem &problem, uint64_t budget);
 
 } // namespace qlora

@@ -31,8 +31,8 @@ static uint64_t aligned(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Returns signed bf16 values of magnitude 1/8 to 1. Two neighbours that are
-/// read as one f32 are in the same range.
+/// Returns signed bf16 values of magnitude 1/8 to 1. Two adjacent values, read
+/// as one f32, also have a magnitude of 1/8 to 1.
 static std::vector<uint16_t> randomNumbers() {
   std::vector<uint16_t> numbers(kRandomNumbers);
   uint64_t state = 1;
@@ -219,7 +219,7 @@ StatusOr<double> MicroGpu::time(std::span<const MicroOperand> operands,
                                 const MicroEnqueue &enqueue) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<Buffers> sets, makeSets(operands));
   const auto direct = [&] { return enqueue(sets[0], queues.compute()); };
-  // The first run includes what libraries load lazily.
+  // The first run is not timed: libraries load code in it.
   QLORA_RETURN_IF_ERROR(timeOnce(direct).status());
   QLORA_ASSIGN_OR_RETURN(const double once, timeOnce(direct));
   const double nodes =

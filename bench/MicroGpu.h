@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A GPU on which single launches are timed: the device interface that library
-// rows and generated kernels use, and one memory pool for all operands.
+// and generated kernels use, and one memory pool for all operands.
 //
 // A launch is captured many times into one graph, as in a step, and the graph
 // runs a few times between two events. Each node uses another section of the

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The launches of a module that gpu-micro times: one for each distinct kernel,
-// types, constants and sizes. Adds launches that the module would have with
-// other compile options: the decode of each stored weight, and attention at
-// other lengths.
+// The launches that gpu-micro times: one for each distinct combination of
+// kernel, types, constants and sizes in a module. Also launches that the module
+// would have with other compile options: the decode of each stored weight, and
+// attention at other lengths.
 
 #ifndef QLORA_BENCH_MICROLAUNCHES_H
 #define QLORA_BENCH_MICROLAUNCHES_H
@@ -19,13 +19,13 @@ namespace qlora {
 struct MicroLaunch {
   std::string label; ///< of the first command that launches it
   LaunchKey key;     ///< launches with the same key are timed once
-  int64_t count = 0; ///< launches per micro-batch or update; 0: added
+  int64_t count = 0; ///< per micro-batch or update; 0: not in the module
   bool isUpdate = false;
-  const qlora_command *command = nullptr; ///< null: an added launch
+  const qlora_command *command = nullptr; ///< null: not in the module
   const KernelRow *planned = nullptr;     ///< null: a generated kernel
-  KernelRequest request = {};             ///< unless it is a generated kernel
-  /// Segments in each row of the batch, for attention. 1 for the module's
-  /// launches, as in rows of full length.
+  KernelRequest request = {};             ///< of a library kernel
+  /// For attention: segments in each row of the batch. The module's launches
+  /// have 1, as for rows of full length.
   int64_t segments = 1;
 };
 
@@ -51,7 +51,7 @@ KernelRequest microRequest(
 
 /// Returns the operands of a generated kernel.
 std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given);
-/// Returns the operands of a kernel row, with valid ids, labels and segments.
+/// Returns the operands of a library kernel, with valid ids and labels.
 std::vector<MicroOperand> microOperands(const KernelRow &row,
                                         const KernelRequest &request,
                                         int64_t segments = 1);

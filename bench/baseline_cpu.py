@@ -18,7 +18,7 @@ Prints a line of JSON once everything is loaded (for a model with experts, also
 a step's seconds in each implementation). For each line `steps N` on standard
 input, runs N steps and prints another line: for each step the loss, seconds,
 tokens without padding and labelled tokens, and the peak of resident bytes since
-the model was loaded. --steps N does so once. For the line `evaluate`, prints
+the model was loaded. --steps N runs N steps, once. For `evaluate`, prints
 only the loss of the next rows.
 """
 
@@ -90,8 +90,8 @@ def decode_experts(model):
 
 
 def copied_bytes(config, tokens, width):
-    """Returns the bytes that batched_mm keeps for the backward pass. It copies
-    an expert's weights for each expert that a token chooses."""
+    """Returns the bytes that batched_mm keeps for the backward pass. batched_mm
+    copies the weights of all experts that a token chooses, for each token."""
     return (tokens * config.num_experts_per_tok * config.num_hidden_layers
             * 3 * config.hidden_size * config.moe_intermediate_size * width)
 
@@ -138,7 +138,7 @@ def pad(rows):
 
 
 def batches(options):
-    """Yields batches of the file endlessly, from the start after its end."""
+    """Yields the batches of the file in an endless cycle."""
     file = load_file(options.data)
     if "row_offsets" not in file:
         while True:

@@ -8,10 +8,10 @@ nf4_torch.py's; the output names which.
                 --warm-up N --steps N [--checkpointing] [--device cuda]
                 [--weights bitsandbytes|torch|compiled|bf16]
 
-`compiled` is torch's decode with torch.compile, the default on a GPU with
-Triton; bf16 is LoRA on unquantized weights. Prints one JSON object: what ran,
-the median tokens per second of the steps after the warm-up, and the peak GiB
-that PyTorch allocated.
+`torch` is nf4_torch.py; `compiled` adds torch.compile, the default on a GPU
+with Triton; bf16 is LoRA on unquantized weights. Prints one JSON object: what
+ran, the median tokens per second of the steps after the warm-up, and the peak
+GiB that PyTorch allocated.
 """
 
 import argparse

@@ -20,7 +20,7 @@ def probe():
 @functools.cache
 def peer_environment():
     """Returns the environment of baseline_cpu.py. On a machine that hides the
-    sizes of AMX tiles, it forbids tiles: PyTorch's oneDNN would fail with an
+    sizes of AMX tiles, variables forbid tiles: PyTorch's oneDNN would raise an
     illegal instruction. qlora-run avoids tiles there by itself."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)

@@ -25,8 +25,8 @@ from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
-# A compute type in which the peer is slower than this fraction of its best rate
-# gets no second turn.
+# The peer (baseline_cpu.py) gets no second turn with a compute type that has
+# less than this fraction of its best rate.
 NO_BEST_MODE = 0.8
 
 
@@ -151,8 +151,8 @@ class Ours:
         return max(self.runs, key=self.rate)
 
     def losses(self, compute):
-        """Returns losses to compare with the peer's: of each step, or for
-        fine-tuning of the first rows, before training."""
+        """Returns losses to compare with the peer's: of each step; for
+        fine-tuning, only the loss of the first batch before training."""
         if not self.row.fine_tuning:
             return self.runs[compute][0].losses
         run = ours.evaluate(self.modules[compute], self.inputs.data,
@@ -188,8 +188,8 @@ def take_turns(row, inputs, own, python):
 
 
 def first_loss(inputs, python):
-    """Returns the peer's float32 loss of the first rows. Needs less memory than
-    a step."""
+    """Returns the peer's float32 loss of the first batch, without gradients,
+    which needs less memory than a step."""
     with Peer(python, inputs.folder, inputs.adapter, inputs.data,
               "float32") as peer:
         peer.wait_until_ready()
@@ -245,7 +245,7 @@ def measure(row, options):
     peak = cpu_machine.higher(peak, cpu_machine.peak())
     bound = max(peak.values()) / inputs.work
     runs = own.runs[best]
-    # Report the run with the largest peak; "is_kept" is checked for each run.
+    # The result has the run with the largest memory peak.
     largest = max(runs, key=lambda run: run.peak)
     return {
         "name": row.name, "unit": row.unit, "compute": best,

@@ -35,13 +35,13 @@ FORMS = ("tiled", "per-use", "once")
 NEAR = 1.1  # target: chosen form's seconds relative to the fastest form's
 SCRATCH_GAIN = 0.03  # predicted gain for which plan-dequant chooses per-use
 VOCABULARY = 512
-# Weights of all measured layers together; large layers are measured alone.
+# Maximum weights of all measured layers together; a larger layer is alone.
 LAYER_WEIGHTS = 20e6
 ROOM = "1TiB"  # memory limit that allows everything
 
 
 def layered(shape):
-    """Returns a config with few layers of a shape."""
+    """Returns the config of a shape with 1 to 6 layers."""
     config = dict(SHAPES[shape], vocab_size=VOCABULARY, num_hidden_layers=1,
                   tie_word_embeddings=True)
     linears = [size for name, size in tensor_shapes(

@@ -16,7 +16,7 @@ modules, compiled for one architecture.
 real shapes to $TMPDIR and keeps them for the next part. It prints a table and
 writes FILE, to which the next part adds its rows.
 
-  micro        every launch of g1 and g3 alone, with its gate
+  micro        every launch of g1 and g3 alone, with its minimum rate
   conformance  every CUDA kernel, compared with the reference
   goldens      the golden cases, f32 and bf16, with and without graphs (numpy)
   nccl         ranks that share the GPU: a golden case on each layout, and how
@@ -52,7 +52,7 @@ ORDER = ("micro,conformance,goldens/2,nccl,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
 
 
 def architecture(text):
-    """Accepts 90 or sm_90."""
+    """Returns "90" for "90" or "sm_90"."""
     if not re.fullmatch(r"(sm_)?\d+", text):
         raise argparse.ArgumentTypeError(f"'{text}' is not like 90 or sm_90")
     return text.removeprefix("sm_")

@@ -9,8 +9,8 @@
 //
 //   "card"  the GPU: name, versions, and the rates of a bf16 GEMM of cuBLASLt
 //           and of a copy. The first line, and without a module the only line
-//   launch  one of MicroLaunches.h. A library op has a line for each of its
-//           rows; if a row does not accept it, with the reason (`refused`)
+//   launch  one of MicroLaunches.h. A library op has a line for each row of
+//           Kernels.def; `refused` says why a row does not accept the launch
 //   gemm    a GEMM of a module: the times of the algorithm that a run uses, of
 //           cuBLASLt's first algorithm, and of the best of many candidates
 //   graph   a kernel that does almost nothing, in a graph
@@ -55,7 +55,7 @@ static const OptionRow kOptions[] = {
      "launches in one graph, at most", "", "", 1, 10000},
 };
 
-/// GEMM algorithms that a run compares (GemmTuner.cpp), and that `gemm` does.
+/// Algorithms that a training run (GemmTuner.cpp) and a `gemm` line compare.
 static constexpr size_t kCandidates = 8, kManyCandidates = 32;
 
 namespace {
@@ -204,7 +204,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
 StatusOr<double> Micro::copySeconds(int64_t bytes) {
   const auto count = static_cast<uint64_t>(bytes);
   const MicroOperand operands[] = {{count}, {count}};
-  // Without a graph, in which a slower copy engine might make the copy.
+  // Not in a graph: there, a slower copy engine might make the copy.
   return gpu.timeDirect(
       operands, [&](std::span<void *const> at, CUstream stream) {
         return gpu.driver().check(
@@ -292,7 +292,7 @@ Status Micro::timeModule(const std::string &path) {
 // GEMMs
 // ------------------------------------------------------------------------
 
-/// Prints the `gemm` lines, except for GEMMs that there was no time to measure.
+/// Prints a `gemm` line for each GEMM that was measured before the time limit.
 Status Micro::timeProducts() {
   GemmSelection first, many;
   many.setCandidates(kManyCandidates);

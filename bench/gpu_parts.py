@@ -25,7 +25,7 @@ PEER_PY = os.path.join(REPOSITORY, "bench", "baseline_gpu.py")
 # Time limits in seconds, within gpu.sh's own limit.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520
-# With less time than this left, no unit is started.
+# Seconds that must be left to start a unit.
 LEAST = GRACE_SECONDS + 10
 # Limit for one program under compute-sanitizer, to leave time for others.
 SANITIZED_LIMIT = 150
@@ -73,8 +73,8 @@ def units_of(item, shapes):
 
 
 class Clock:
-    """The deadline of a unit. It and the `others` units of its part get equal
-    shares of the remaining time."""
+    """The deadline of a unit. The unit and `others` more units of its part get
+    equal shares of the remaining time."""
 
     def __init__(self, part, machine, others):
         seconds = min(LIMITS.get(part, LIMIT), machine.left() / (1 + others))

@@ -3,7 +3,7 @@
 """Output of gpu.sh: one row per figure, with its target if it has one. The
 verdict of a row is
 
-  met, missed      the target           measured   a figure without one
+  met, missed      the target           measured   a figure without a target
   passed, failed   a check, or a run    skipped    something is not installed
 
 The file is written after each row, so that results survive the loss of the

@@ -73,7 +73,7 @@ class Planner:
         return Plan(name, module, plan, limit)
 
     def smallest(self):
-        """Returns the smallest limit, from the refusal of an impossible one."""
+        """Returns the smallest possible limit, from the error for 1 byte."""
         words = ours.compile_words(
             self.folder, os.path.join(self.folder, "limit-none.so"),
             self.compute, (*self.flags, "--memory-limit", "1B"), self.length)
@@ -84,14 +84,14 @@ class Planner:
         return int(found[1])
 
     def ladder(self, count):
-        """Returns the plan with whole blocks, and a list of plans: everything
-        kept, then about `count` decreasing limits."""
+        """Returns the plan of --gradient-checkpointing, and a list of plans:
+        everything kept, then about `count` decreasing limits."""
         kept = self.plan("kept")
         blocks = self.plan("blocks", "--gradient-checkpointing")
         low = self.smallest()
         steps = [kept.bytes - (kept.bytes - low) * i // (count - 1)
                  for i in range(count)]
-        # Include the limit that whole blocks need.
+        # Include the bytes of --gradient-checkpointing as a limit.
         limits = sorted({*steps, blocks.bytes} - {kept.bytes}, reverse=True)
         within = [self.plan(f"{i + 1}", limit=max(limit, low))
                   for i, limit in enumerate(limits)]

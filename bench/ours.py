@@ -59,7 +59,7 @@ def planned(folder, name, compute, *flags, length=LENGTH):
 
 
 def gathered(plan):
-    """Returns the most bytes of gathered weights at the peak of an entry."""
+    """Returns the gathered bytes at an entry's peak, maximum of entries."""
     return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
                if "peak" in entry)
 

@@ -8,7 +8,7 @@
 
 Compiles each case for one architecture (needs nvcc, but no GPU) within the
 GPU's memory, and runs `qlora-run --simulate GPU`. Prints Markdown: the
-assumptions and kernels of the low and the high figure, predicted tokens per
+assumptions and kernels of the low and high estimates, predicted tokens per
 second and milliseconds, published figures and a roofline, the parts of a step,
 the memory plan and the compile time. Measures nothing on a GPU.
 """
@@ -102,7 +102,7 @@ def null_device(module, options, *flags):
 
 
 def low_assumption(module, options):
-    """Returns the line in which qlora-run describes the low figure."""
+    """Returns qlora-run's line with the assumptions of the low estimate."""
     [line] = [line for line in null_device(module, options).splitlines()
               if line.startswith("  low:")]
     return line.strip()

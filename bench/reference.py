@@ -92,9 +92,9 @@ class Model:
 
     def quantized_together(self):
         """Returns lists of weights that are quantized as one tensor, with one
-        offset of the scales. The gate and up weights of all experts of a layer
-        are a list, in turns, and so are their down weights. Every other linear
-        is a list of one."""
+        offset of the scales. A list has the gate and up weights of a layer's
+        experts (gate 0, up 0, gate 1, ...), the down weights of a layer's
+        experts, or one other linear."""
         linears = [name for name in self.weights
                    if name.endswith("proj.weight")]
         stacks = {}

@@ -26,7 +26,7 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET, MOST_EXPOSED = 1.9, 0.01
-# Kinds of commands that are communication, on the host and the compute queue.
+# Kinds of commands in a profile that are communication.
 COMMUNICATION = ("sums over ranks", "wait")
 
 

@@ -12,8 +12,8 @@ import random
 import struct
 import time
 
-# Upper bytes (sign, and seven bits of the exponent) of bf16 values of magnitude
-# 2^-7 to 2^-5, whose root mean square is 0.019; and the bytes of 1.
+# POSITIVE, NEGATIVE: upper byte (sign, 7 bits of the exponent) of a bf16 with
+# magnitude 2^-7 to 2^-5 (root mean square 0.019). ONE: both bytes of 1.
 POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
 # Values in the random block that is repeated. It is not a multiple of any row
 # length, so that no two rows of a matrix are equal.

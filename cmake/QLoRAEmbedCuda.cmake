@@ -4,12 +4,12 @@
 #
 # Writes device code as C++ strings: qloraCudaUnits, one string per unit in the
 # order of UNITS, and qloraCudaPrelude, the start of units with generated
-# kernels. Each #include "runtime/..." is replaced by the file's text; a file's
-# second #include in a string is dropped.
+# kernels. Replaces each #include "runtime/..." by the file's text, or drops it if
+# the string already has that text.
 cmake_minimum_required(VERSION 3.25)
 
 # Appends the file, with its includes replaced, to the global property TEXT,
-# unless the property SEEN has it.
+# unless the file is in the list SEEN.
 function(append_file path)
   get_property(seen GLOBAL PROPERTY SEEN)
   if(path IN_LIST seen)

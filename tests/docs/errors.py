@@ -4,10 +4,9 @@
 """errors.py REPOSITORY: compares docs/errors.md with the tools' messages.
 
 A bullet of the page that is only code is a message. Each message of the
-sources must be on the page, each message of the page in the sources, and each
-run of them must be followed by a remedy. Prints missing and stale messages
-with their places.
-missing and what is stale with its place.
+sources must be on the page, and each message of the page in the sources. A
+remedy must follow each list of messages. Prints missing and stale messages with
+their places.
 """
 
 import fnmatch

@@ -35,7 +35,7 @@ def normalise(text: str) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Returns false if another function's message is passed on."""
+    """Returns false for a text that only passes on another message."""
     return bool(re.search(r"[A-Za-z]{2}", text)) and " " in text
 
 
@@ -74,7 +74,7 @@ _RETURNING = (
     ("storedWarning",),
     ("threadsRemark",),
 )
-# A function that forwards its format to Status::error, and how it begins.
+# Matches the start of a function that forwards its format to Status::error.
 _WRAPPER = re.compile(r"\b(\w+)\(fmt::format_string<([^;]*)")
 
 

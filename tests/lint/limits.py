@@ -17,7 +17,7 @@ SOURCES = (".h", ".cpp", ".td", ".py", ".def", ".c")
 MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
-# The modules of runtime/; each includes only itself and those to its left.
+# The modules of runtime/. Each includes only itself and earlier ones.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
 # The only file that may call dump() of the JSON library, which throws on bytes

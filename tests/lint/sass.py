@@ -164,8 +164,8 @@ def judged(kernel):
 
 
 def cost(kernel):
-    """Returns the most instructions per byte in any body of the kernel that
-    counts."""
+    """Returns the maximum, over the bodies of the kernel that count, of
+    instructions per byte."""
     return max((body.instructions / body.bytes for body in judged(kernel)),
                default=0)
 
@@ -254,8 +254,8 @@ def check_itself(compiler):
         if (not wrong and found) or not any(wrong in e for e in found or [""]):
             sys.exit(f"the lint's own kernel {name}: expected '{wrong}', got "
                      f"{found}, {kernels[name]}")
-    # The bytes found in a loop and in an unrolled loop must be those of the
-    # source.
+    # The bytes found in the machine code of a loop and of an unrolled loop must
+    # be those of the source.
     moved = {name: cost(kernels[name]) for name in OWN}
     turn = max(b.bytes for b in kernels["copy_unrolled"].bodies)
     if turn != 16 * 32 or moved["copy_loop"] > 1.5:

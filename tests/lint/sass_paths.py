@@ -129,9 +129,9 @@ class Function:
 
     def measure(self, header, inside, is_loop, found):
         """Returns the body of a region with one entry, and adds this body and
-        those of its loops to `found`. A loop with memory accesses is a body of
-        its own, and adds nothing to the region's. A loop without accesses
-        counts as one iteration."""
+        the bodies of its loops to `found`. A loop with memory accesses is a
+        separate body, and adds no cost to the region's body. A loop without
+        accesses counts there as one iteration."""
         parts = components(self.blocks, inside, header)
         part_of = {n: i for i, part in enumerate(parts) for n in part}
         costs = []

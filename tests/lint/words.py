@@ -49,8 +49,8 @@ BANNED = {
 }
 RULES = [(re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.I), advice)
          for pattern, advice in BANNED.items()]
-# One such reference is clear ("losses are those of a run"), two in one sentence
-# are not.
+# One "those of" in a sentence is clear ("losses are those of a run"), two are
+# not.
 REFERENCE = r"\b(?:(?:that|those)\s+of|of\s+(?:which|whom|whose))\b"
 TWICE = re.compile(rf"{REFERENCE}[^.!?;|]*?({REFERENCE})", re.I)
 # (path, text that may break a rule, why)

@@ -218,7 +218,7 @@ TEST(SortByExpert, NamesAnImpossibleExpert) {
 
 constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
 
-/// Returns the position of a choice after sorting: any permutation.
+/// Returns a choice's position after sorting; any permutation serves the test.
 int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
 /// Returns whether the chosen expert is on this rank; other choices have no
 /// position.

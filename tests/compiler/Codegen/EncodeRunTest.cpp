@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Generated kernels of 8-bit rows against plain loops: odd widths, gaps, zero
-// rows, ties, and values that are not finite; and the gradient of a maximum.
+// Compares generated kernels of 8-bit rows with plain loops: odd widths, gaps,
+// zero rows, ties, values that are not finite, and a maximum's gradient.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 

@@ -71,7 +71,7 @@ struct Buffer {
 class RowKernel {
 public:
   /// Uses the first row op of the func.func in `function`. `buffers` are the
-  /// kernel's arguments: operands, then with `gradient` the results' gradients,
+  /// kernel's arguments: operands, then (if `gradient`) the results' gradients,
   /// then one result per yielded row.
   RowKernel(const std::string &function, std::vector<Buffer> buffers,
             bool gradient = false, const std::string &march = "native");

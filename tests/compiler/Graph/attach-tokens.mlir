@@ -26,8 +26,8 @@
 // UNTIED: model.match_tokens
 // UNTIED: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} : (
 
-// The reference is the model before training; noise is added after the trained
-// rows.
+// The reference is the model before training, so it has no trained rows. In the
+// trained model, noise comes after the trained rows.
 // DPO: model.embedding {{.*}}phase = #model.phase<reference>
 // DPO-NOT: model.match_tokens
 // DPO: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} {phase = #model.phase<reference>} : (

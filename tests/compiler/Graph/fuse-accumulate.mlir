@@ -31,8 +31,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %5 = model.add %3, %4 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
   %6 = model.add %5, %3 {phase = #model.phase<backward>} : tensor<1x3x8xf32>
 
-  // The matmul that computes the initial value may come after the other one,
-  // which then moves down.
+  // The matmul that computes the initial value may come after the matmul that
+  // adds to it. The latter then moves down.
   // CHECK: %[[DY:.*]] = model.glu
   // CHECK: %[[V:.*]] = train.linear_weight_grad %{{.*}}, %{{.*}} {phase = #model.phase<backward>, scale = 1.000000e+00 : f64}
   // CHECK: %[[U:.*]] = train.linear_weight_grad %{{.*}}, %[[DY]] init %[[V]]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A's of siblings become one GEMM and a split; B adds into the base GEMM.
+// Siblings' A's become one GEMM and a split; B's GEMM adds to the base result.
 
 // RUN: qlora-opt %s --split-input-file --fuse-lora | FileCheck %s
 

@@ -23,8 +23,8 @@
 model.parameter @w : tensor<8x8xf32> {file = "a"}
 model.parameter @n : tensor<4xf32> {file = "a"}
 
-// The value between the two ops lives only in a register. x is read once, under
-// one argument, and equal sums are computed once.
+// The value between the two ops lives only in a register. x is read once,
+// through one argument, and equal sums are computed once.
 // SMALL-LABEL: train.step evaluate batch 1 length 3
 // SMALL: %[[X:.*]] = model.embedding
 // SMALL-NEXT: %[[Y:.*]] = model.rows(%[[X]]) attributes {columns = 8 : i64, label = "add__glu", maps = [#model.map<full>]}
@@ -77,8 +77,8 @@ train.step evaluate batch 1 length 4 ["ids"] {
   %1 = model.linear %y, %w : (tensor<1x4x8xf32>, tensor<8x8xf32>) -> tensor<1x4x8xf32>
 }
 
-// The consumer depends on an op between the two that reads the producer's
-// result, so no position is valid.
+// The consumer depends on an op that reads the producer's result, so no
+// position for a fused op is valid.
 // SMALL-LABEL: train.step evaluate batch 1 length 5
 // SMALL: %[[H:.*]] = model.rows({{.*}}label = "add"
 // SMALL: %[[L:.*]] = model.linear %[[H]]

@@ -24,9 +24,9 @@
 // crosses layers), n1 of layer 1, and x0 and n0 of layer 0. Values that layer 2
 // reads are not offloaded, because the backward needs them first. A copy takes
 // a microsecond, and each op at least a launch, so all copies are hidden. The
-// copy comes after the row ops that compute and read the value, so that these
-// can be fused. The copy back starts with the layer before the reader, in the
-// order of the reads. No copy is more than one layer late.
+// copy comes after the row ops that compute and read the value, so that the row
+// ops can be fused. The copy back starts with the layer before the reader, in
+// the order of the reads. No copy is more than one layer late.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}
 // CHECK: %[[X0:.*]] = model.embedding
 // CHECK-NEXT: %[[N0:.*]] = model.rms_norm %[[X0]]

@@ -77,8 +77,8 @@
 // KEPT: model.linear %{{.*}}, %[[W1]] layout in_out
 // KEPT: model.linear %{{.*}}, %[[W0]] layout in_out
 
-// Shards in host memory: each rank has its shards there, and the complete
-// table, whose rows are read from the host.
+// Each rank's host memory has the rank's shards, and the complete table, whose
+// rows are read from the host.
 // PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
 // PARTS-DAG: model.parameter @w0 {{.*}}on_host, piece = 3136
 // PARTS-DAG: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}

@@ -20,8 +20,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   // CHECK: %[[X:.*]] = model.embedding %{{.*}}, %[[TABLE]]
   %table = model.weight @table : tensor<16x64xf32>
   %x = model.embedding %ids, %table : (tensor<1x3xi32>, tensor<16x64xf32>) -> tensor<1x3x64xbf16>
-  // Forward and backward read one copy. A frozen weight has none, and a matmul
-  // in f32 needs none.
+  // Forward and backward read one rounded copy. A frozen weight has none, and a
+  // matmul in f32 needs none.
   // CHECK-DAG: %[[EXACT:.*]] = model.weight @a : tensor<8x64xf32>
   // CHECK-DAG: %[[A:.*]] = model.weight @a {rounded} : tensor<8x64xbf16>
   // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[A]] : (tensor<1x3x64xbf16>, tensor<8x64xbf16>)

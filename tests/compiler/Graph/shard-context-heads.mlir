@@ -18,8 +18,8 @@ func.func @own_keys(%x: tensor<1x16x192xf32> {model.input = "ids"}, %k: tensor<1
 
 // -----
 
-// With two groups of five heads, each rank has three. Some of them are padding,
-// so the ranges that are read are not adjacent.
+// With two groups of five heads, each rank has three heads. Some heads are
+// padding, so the real heads' ranges are not adjacent.
 // CHECK-LABEL: func.func @apart
 // CHECK: model.attention {{.*}}heads = 3 : i64, kv_heads = 1 : i64
 // CHECK: %[[P:.*]]:4 = model.split %{{.*}} : (tensor<1x4x768xf32>) -> (tensor<1x4x320xf32>, tensor<1x4x64xf32>, tensor<1x4x320xf32>, tensor<1x4x64xf32>)

@@ -30,8 +30,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// The same holds for the saved arena in host memory: %h1 is read before %h2 is
-// written.
+// In the saved arena in host memory, %h1 and %h2 share memory too, because %h1
+// is read before %h2 is written.
 module {
 // CHECK: program.arena saved bytes 128 alignment 64
 program.arena saved bytes 0 alignment 64

@@ -55,9 +55,9 @@ private:
   }
 };
 
-/// Returns the peak of live bytes of a plan, counted as simply as possible. The
-/// program is written out with its clones; memory is identified by value and
-/// clone. Ignores ties.
+/// Returns the peak of live bytes of a plan, counted as simply as possible.
+/// Walks all ops and their recomputations; each recomputation of a value has
+/// separate memory. Ignores ties.
 inline uint64_t plainPeak(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
   using Memory = std::pair<uint32_t, int64_t>; ///< root, clone before (-1: no)

@@ -2,10 +2,11 @@
 
 // Collectives of the ranks, and sends between two ranks. A call takes effect
 // when the caller polls it (ncclCommGetAsyncError): only then is the work
-// enqueued on its stream or added to its capture, for which the ranks of a
-// collective wait for each other. When the stream reaches the work, the rank's
-// operands are published to the others. The work runs when all ranks have
-// published, and fails if their operands belong to another call (Exchange.h).
+// enqueued on its stream or added to its capture. A captured collective first
+// waits until all ranks capture it. When the stream reaches the work, the
+// rank's operands are published to other ranks. The work runs when all ranks
+// have published, and fails if their operands belong to another call
+// (Exchange.h).
 
 #include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Hook.h"

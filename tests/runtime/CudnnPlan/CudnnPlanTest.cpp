@@ -202,8 +202,9 @@ TEST_P(CudnnPlans, GradientInSmallPieces) {
   EXPECT_LE(made->plan.workspaceBytes(), uint64_t(37) << 20);
 }
 
-/// The scores of 4 heads are too large to store. If there is an engine that
-/// sums in a fixed order, its workspace is proportional to the length.
+/// The scores of 4 heads are too large to store. A plan therefore needs an
+/// engine that sums in a fixed order with a workspace proportional to the
+/// length.
 TEST_P(CudnnPlans, GradientOfLongSequences) {
   const bool isHopper = GetParam().arch == 90;
   const auto made = planGradient({1, 70016, 32, 8, 128, 0, isHopper});

@@ -128,8 +128,8 @@ TEST_F(CudaLoading, TakesTheHostNoMoreThanThePinnedBuffer) {
   EXPECT_EQ(fake::machine.calls["memAlloc"], 7); // arenas and step block
   EXPECT_EQ(fake::machine.calls["launchKernel"], 5 + 2);
   const std::vector<uint8_t> bytes = frozen();
-  // Filling through the host gives the same bytes, and needs memory for a
-  // packed tensor.
+  // Filling through the host gives the same bytes in the arena, but needs host
+  // memory for one packed tensor.
   auto onHost = fill(64);
   ASSERT_TRUE(onHost.isOk()) << onHost.status().message();
 #ifdef COUNTS_ALLOCATIONS

@@ -45,7 +45,7 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);
-  // Bytes written: scale_add twice 64; gather 64; copy 64; descend 64; fill and
+  // Bytes written: scale_add 2 * 64; gather 64; copy 64; descend 64; fill and
   // all-reduce 72 each.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
   for (const ArenaUse &use : device->memory())

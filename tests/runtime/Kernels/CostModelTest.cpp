@@ -230,8 +230,8 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
 }
 
 TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
-  // 1e3 queries attend to 5.005e5 keys: 4 * 64 FLOPs each, and 2.5 times as
-  // many in the backward.
+  // 1e3 queries attend to 5.005e5 keys in total: 4 * 64 FLOPs per key, and 2.5
+  // times as many in the backward.
   const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Costs of collectives of GPUs in rings and of CPU ranks through windows of
-// shared memory, with round numbers. The calculations are next to the
-// expectations.
+// Costs of collectives: GPUs in rings, and CPU ranks through windows of shared
+// memory. Rates are round, and calculations are next to the expectations.
 
 #include "runtime/Predict/CollectiveCost.h"
 

@@ -15,7 +15,7 @@ namespace {
 
 class TensorRanks : public MixedRows {};
 
-/// Sums over ranks are twice a single rank's sums; all quotients are equal.
+/// Sums over ranks are twice a single rank's sums, but all means are equal.
 TEST_F(TensorRanks, AreAsOneWithTheirRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A module with one frozen parameter, which is filled from a model folder in
-// memory or through a device.
+// A module with one frozen parameter. It is filled from a model folder, either
+// in host memory or through a device.
 
 #ifndef QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
 #define QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H

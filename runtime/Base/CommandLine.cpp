@@ -2,7 +2,7 @@
 
 // Parses words with CLI11, which finds options, pairs them with values and
 // collects lists. The words are first converted: CLI11 lacks `--packing false`,
-// takes flags as values, and cannot separate a list from an input after it.
+// takes flags as values, and cannot end a list before the input.
 
 #include "runtime/Base/CommandLine.h"
 

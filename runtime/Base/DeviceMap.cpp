@@ -29,7 +29,7 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
       path, module, dumpJson(value));
 }
 
-/// Returns the number of devices in a map, which must be 0 to N - 1.
+/// Returns the number N of devices in a map; checks that they are 0 to N - 1.
 static StatusOr<int64_t> devicesOf(const std::string &path,
                                    const nlohmann::json &map) {
   if (!map.is_object() || map.empty())

@@ -50,8 +50,8 @@ private:
 // Linux sets `changed` (ctime) whenever the content, the name or the owner
 // changes. Programs cannot set that time, so restoring the modification time
 // does not hide a change. The device number is not included, since mounts and
-// containers change it. Two files do not share an inode number, a size and two
-// times to the nanosecond. A copy of a file has another identity.
+// containers change it. In practice, no two files share an inode number, a size
+// and two times to the nanosecond. A copy of a file has another identity.
 //
 // File systems have coarse clocks: a file that is written twice within a tick
 // looks the same. If isSettled(), the tick of the last change is over, so data

@@ -20,8 +20,9 @@ public:
   HostMemory() = default;
   /// Maps private memory, with huge pages if the system has them.
   static StatusOr<HostMemory> anonymous(uint64_t bytes);
-  /// Creates shared memory of `bytes`; the caller closes the descriptor. It has
-  /// no path and ends with its last process. `name` is shown in /proc.
+  /// Creates shared memory of `bytes`; the caller closes the descriptor. The
+  /// memory has no path and ends with its last process. `name` is shown in
+  /// /proc.
   static StatusOr<int> createShared(const char *name, uint64_t bytes);
   /// Maps shared memory whose descriptor has exactly `bytes`.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
@@ -68,7 +69,8 @@ struct ProcessMemory {
 /// Returns zeros if /proc lacks the values.
 ProcessMemory readProcessMemory();
 
-/// Reads the bytes of a line "Name:   123 kB" in a /proc file; 0 without it.
+/// Reads the bytes of a line "Name:   123 kB" of a /proc file; 0 if it has
+/// none.
 uint64_t procBytes(const char *file, std::string_view name);
 
 /// Bytes of a process before its arenas, as the compiler assumes them.

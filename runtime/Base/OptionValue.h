@@ -57,7 +57,7 @@ struct YamlEntry {
   }
 };
 
-/// Parses YAML text with one value. JSON is a subset.
+/// Parses YAML text with one value. JSON is valid YAML.
 StatusOr<nlohmann::ordered_json> yamlTextToJson(std::string_view text);
 
 /// Reads the entries of a file whose top level is a map (or empty), in order.

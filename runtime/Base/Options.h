@@ -40,7 +40,7 @@ struct OptionSetting {
   std::string written; ///< the name as the user spelled it, for errors
 };
 
-/// Returns the error for a name that is none of `known`, with the nearest one.
+/// Returns the error for a name that is not in `known`; names the nearest.
 Status unknownOption(std::string_view name, std::span<const std::string> known);
 
 /// Returns the error for a name that is refused (OptionRow::aliases).

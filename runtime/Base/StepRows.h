@@ -19,9 +19,9 @@
 namespace qlora {
 
 /// Returns the micro-batches of a step on each of `ranks` ranks. An error names
-/// the nearest possible global batch sizes, or both values if they contradict
-/// --gradient-accumulation-steps. A global batch size from a later layer
-/// (Options.h) overrides the accumulation steps of an earlier layer.
+/// the nearest possible global batch sizes, or both options' values if
+/// --gradient-accumulation-steps contradicts. A global batch size from a later
+/// layer (Options.h) overrides the accumulation steps of an earlier layer.
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks);
 
 /// Whether the user gave --gradient-accumulation-steps and no later layer

@@ -13,8 +13,8 @@ namespace qlora {
 void installStopSignals();
 
 /// Whether a checkpoint was requested with SIGUSR1, as Slurm sends it before a
-/// job ends, and not answered yet. Before installStopSignals(), SIGUSR1 is
-/// ignored if ignoreSaveSignal() was called.
+/// job ends, and the request is not answered yet. Before installStopSignals(),
+/// SIGUSR1 is ignored if ignoreSaveSignal() was called.
 bool isSaveAsked();
 /// Marks requests as answered, also those of the next second: a launcher
 /// signals each rank, and one rank's request already applies to all.

@@ -56,9 +56,9 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes);
 // exceed the limit temporarily.
 
 /// Deletes files NAME + `extension` that were not used for an hour: first those
-/// larger than `limit`, then the oldest, until the others plus `coming` bytes
-/// fit. If `coming` alone exceeds `limit`, nothing is deleted for it. Also
-/// deletes temporary files NAME.part.* that were not written for a day.
+/// larger than `limit`, then the oldest, until the remaining files plus
+/// `coming` bytes fit. If `coming` alone exceeds `limit`, nothing is deleted
+/// for it. Also deletes temporary files NAME.part.* older than a day.
 void keepRecentFiles(const std::string &folder, const std::string &extension,
                      uint64_t limit, uint64_t coming);
 

@@ -38,7 +38,8 @@ struct DatasetRows {
   bool hasOneSegment = false; ///< each row is one segment
 
   int64_t count() const;
-  /// Tokens of a row's longest side; the next three functions sum all sides.
+  /// Tokens of a row's longest side. tokens(), labels(), answer() sum all
+  /// sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
@@ -96,8 +97,8 @@ public:
                                           const StepShape &shape) {
     return mostLabelsOf(rule->lastRound(step, shape));
   }
-  /// Returns the maximum labels in the micro-batches that ranks read, in file
-  /// order, together with micro-batch `number`; nothing unless in lockstep.
+  /// Returns the maximum labels in the micro-batches that ranks read at the
+  /// same time as `number`, in file order; nothing unless in lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 

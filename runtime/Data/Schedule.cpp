@@ -27,7 +27,7 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
 }
 
 /// Returns the layouts of micro-batches `first` to `first` + N - 1. In
-/// lockstep, each has the largest of their shapes. `smallest` returns an
+/// lockstep, all have the largest of their shapes. `smallest` returns an
 /// index's layout in the smallest shape that fits.
 template <typename Smallest>
 static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
@@ -222,7 +222,7 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
 }
 
 /// Assigns units to the sequences of a pass in file order. A sequence has at
-/// most the tokens of the last bucket.
+/// most the tokens of the largest bucket.
 StepPackingSchedule::StepPackingSchedule(std::vector<Unit> given,
                                          const CompiledVariants &variants,
                                          uint64_t seed)
@@ -317,8 +317,8 @@ Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
   return schedule;
 }
 
-/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-/// 2014. A standard library's shuffle differs between implementations.
+/// SplitMix64 (Steele, Lea and Flood, 2014). Used because std::shuffle differs
+/// between standard libraries.
 static uint64_t splitMix(uint64_t &state) {
   uint64_t z = state += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -326,7 +326,7 @@ static uint64_t splitMix(uint64_t &state) {
   return z ^ (z >> 31);
 }
 
-/// Uniform in [0, bound), without bias (Lemire, 2019).
+/// Returns a uniform number in [0, bound), without bias (Lemire, 2019).
 static uint64_t randomBelow(uint64_t bound, uint64_t &state) {
   while (true) {
     unsigned __int128 product =

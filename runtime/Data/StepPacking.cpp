@@ -119,8 +119,8 @@ std::vector<Bin> Packer::asGiven() const {
   return bins;
 }
 
-/// Assigns bin i to the rank that runs micro-batch i, for which fill() sized
-/// the bin. `dearest` receives the time of the slowest rank.
+/// Assigns bin i to the rank that runs micro-batch i: fill() sized the bin for
+/// its speed. `dearest` receives the time of the slowest rank.
 StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   StepPlan plan(bins.size());
   const MicroBatchAssignment deal(static_cast<int64_t>(bins.size()),

@@ -176,7 +176,7 @@ struct GemmRates {
   double gflops, packGbps;
 };
 
-/// Solves for both rates from two GEMMs with one weight: many rows and few.
+/// Solves for both rates from GEMMs of many and of few rows with one weight.
 static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   constexpr int64_t kFewRows = 32;
   constexpr double kFlopsOfRow = 2.0 * kColumns * kDepth;

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Bytes of the larger operand, before rounding to whole f32 for each rank.
 static constexpr uint64_t kSizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20};
-/// Sizes that are measured even on a slow network.
+/// Number of sizes that are measured even on a slow network.
 static constexpr size_t kLeastSizes = 2;
 /// Calls that would take longer are skipped.
 static constexpr double kLongestSeconds = 0.12;

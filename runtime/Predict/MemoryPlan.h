@@ -43,7 +43,7 @@ public:
       : module(module), device(device), processBytes(processBytes),
         untouchedBytes(untouchedBytes), bufferBytes(bufferBytes) {}
 
-  /// Return the bytes of all arenas except host arenas, and of host arenas.
+  /// Return the planned bytes of all but the host arenas, and of host arenas.
   uint64_t planned() const;
   uint64_t plannedOnHost() const;
   /// Return the bytes that this rank uses now, and their maximum so far. If the
@@ -51,7 +51,7 @@ public:
   /// allocated once; otherwise they are the process's resident memory.
   uint64_t now() const;
   uint64_t peak() const;
-  /// The predicted peak() (Base/HostMemory.h); 0 if the device has own memory.
+  /// Predicted peak() (Base/HostMemory.h); 0 if the device has its own memory.
   uint64_t predictedPeak() const;
 
   uint64_t checkpointBuffer() const { return bufferBytes; }

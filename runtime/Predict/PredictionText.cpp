@@ -37,7 +37,7 @@ static double shareOfGemmRate(const StepPrediction &step,
   return achievedFlops(step) / (device.gemmBf16Gflops * 1e9);
 }
 
-/// Formats the low figure's milliseconds; empty without a low figure.
+/// Formats the milliseconds at a GPU's low rates; empty for a CPU.
 static std::string lowColumn(const std::optional<double> &seconds) {
   return seconds ? fmt::format(" {:>9.2f}", *seconds * 1e3) : "";
 }
@@ -207,7 +207,7 @@ static json workJson(const Work &work) {
           {"decoded_numbers", work.decodedNumbers}};
 }
 
-/// Returns the values that differ at the low rates; counts are the same.
+/// Returns the values that differ at a GPU's low rates; counts are the same.
 static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
   json parts = json::object();
   for (size_t i = 0; i < step.parts.size(); ++i)

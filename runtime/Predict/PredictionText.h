@@ -28,8 +28,8 @@ std::string scalingText(std::span<const StepPrediction> curve,
 /// Formats the rates, one per line, and what the prediction leaves out.
 std::string assumptionText(const DeviceProfile &device);
 
-/// Returns seconds, bytes and FLOPs, unrounded. If there is a low figure, "low"
-/// has the values that differ.
+/// Returns seconds, bytes and FLOPs, unrounded. With `low`, the key "low" has
+/// the values that differ.
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
                                       const StepPrediction *low,
                                       const DeviceProfile &device);

@@ -30,7 +30,7 @@ class ResidentMemoryEstimate {
 public:
   /// The page size that arenas request (Base/HostMemory.h).
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
-  /// Runs with more padded micro-batches, of all ranks, are assumed to need
+  /// A run with more padded micro-batches, over all ranks, is assumed to need
   /// every entry: reading the lengths of a million rows takes 0.2 to 0.6 s.
   static constexpr int64_t kWalkedMicroBatches = int64_t{1} << 19;
 

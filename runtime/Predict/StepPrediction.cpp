@@ -91,7 +91,7 @@ private:
 } // namespace
 
 /// Returns the row that runs a library launch: the module's row, or the next
-/// enabled one. nullptr for every other command.
+/// enabled row. nullptr for every other command.
 StatusOr<const KernelRow *>
 StepWalk::rowOf(const qlora_command &command) const {
   if (command.kind != QLORA_COMMAND_LAUNCH)

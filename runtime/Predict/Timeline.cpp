@@ -205,7 +205,7 @@ Queue *Simulation::waitingFor(int peer) {
 }
 
 Timeline Simulation::ended() const {
-  // Rounding can make the difference slightly negative.
+  // Rounding can make `overlapped` slightly negative.
   Timeline all = result;
   all.overlapped =
       sharing == QueueSharing::kTakeTurns ? 0 : std::max(0.0, all.overlapped);

@@ -54,7 +54,7 @@ public:
     int missed = 10; ///< beats of this rank without one from the neighbour
     /// Time from the first cause until the rule chooses a cause.
     std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-    /// Time to wait for the cause of an end that other ranks noticed first.
+    /// If other ranks noticed the end first: how long to wait for its cause.
     std::chrono::milliseconds word = std::chrono::seconds(2);
   };
   /// A neighbour. Arrays of peers are indexed by Ring::Neighbour.
@@ -79,7 +79,7 @@ public:
   void nameHosts(std::vector<std::string> names);
   std::string nameOf(int rank) const;
 
-  /// Sets the index of this rank's collective, which each beat sends.
+  /// Sets the index of this rank's current collective. Each beat sends it.
   void setCall(uint64_t call) { ownCall = call; }
   /// Returns the index of a neighbour's collective at its latest beat.
   uint64_t callOf(int side) const { return peerCalls[side]; }

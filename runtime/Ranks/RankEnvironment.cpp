@@ -147,7 +147,7 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   const bool isElastic = get("TORCHELASTIC_RUN_ID");
   if (isElastic)
     env.masterPort += env.masterPort < 65535 ? 1 : -1;
-  // PyTorchJob or a user starts the ranks, maybe minutes apart.
+  // Without torchrun itself, the ranks may start minutes apart.
   if (env.launcher == "torchrun" && !isElastic)
     env.patience = std::chrono::minutes(5);
   return Status::ok();

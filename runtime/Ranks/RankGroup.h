@@ -69,7 +69,7 @@ public:
   /// them. Ranks of a group TP, CP or PP have the same rows and count as one.
   int dataRanks() const { return static_cast<int>(sizes.dataRanks()); }
   int dataRank() const { return static_cast<int>(sizes.dataRank(rank())); }
-  /// Whether this rank counts the rows for all ranks that have the same rows:
+  /// Whether this rank counts the rows for all ranks with the same rows. It has
   /// index 0 in each group, on the last stage, which has the results.
   bool countsRows() const {
     return countsSums() && number(QLORA_GROUP_CP) == 0;

@@ -83,7 +83,7 @@ public:
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
   /// Connects the first ring of a job, on the interface of the connection to
   /// rank 0: loopback for a job on one machine. Returns when all ranks are in
-  /// it, or the same error on all. `patience`: wait for missing ranks.
+  /// it, or the same error on all. `patience`: how long to wait for ranks.
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret,
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collectives of CPU ranks, and of all hosts, on a ring (Ring.h).
+// Collectives of CPU ranks, and of the hosts of GPU ranks, on a ring (Ring.h).
 //
 // A sum always has the order rank 0 + rank 1 + ..., whatever its size and
 // transport. So this is not a ring all-reduce, in which each chunk starts at a
@@ -18,8 +18,8 @@
 // (N - 1) / N times the data, as much only for N = 2. N ranks have 2 N
 // connections. If all ranks are on one machine, sums and gathered data go
 // through shared memory (SharedWindow.h), and empty messages synchronize; the
-// bits are the same. Hosts' texts go round once: N - 1 messages of a few bytes
-// in sequence, about 50 ms for 1,000 ranks.
+// bits are the same. Texts from allGather() go round once: N - 1 messages of a
+// few bytes in sequence, about 50 ms for 1,000 ranks.
 //
 // A SEND waits for its RECV when the connection's buffer is full. Ranks never
 // deadlock if all their SENDs and RECVs follow one global order: the earliest

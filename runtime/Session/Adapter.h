@@ -83,7 +83,7 @@ public:
 
   /// Moves the adapter into the folder, and replaces an existing adapter and
   /// its tokenizer. `trained`: the bytes of finalTensors(). `factors`: the
-  /// factors of the base from which A and B started, if any. Call it once.
+  /// initial A and B, if they are factors of the base. Call it once.
   Status write(const NextBytes &trained, const LoraInitFactors &factors = {});
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Splits files into windows and finds the ranks that have their bytes.
+// Splits files into windows and finds the ranks that have a window's bytes.
 
 #include "runtime/Session/ArenaTensors.h"
 
@@ -21,7 +21,7 @@ ArenaTensors::ArenaTensors(const LoadedModule &module, qlora_arena_kind kind,
     : module(module), kind(kind) {
   const auto arena = module.arena(kind);
   if (arena && kind == QLORA_ARENA_RESIDUAL) {
-    // A residual has the offset of its parameter in TRAINABLE.
+    // A residual's offset equals its parameter's offset in TRAINABLE.
     for (const qlora_parameter *parameter : trainedParameters(module)) {
       std::vector<int64_t> shape{ranks};
       shape.insert(shape.end(), parameter->shape,
@@ -172,7 +172,7 @@ Status ArenaReader::fetch() {
     window.resize(tensors.windowBytes(next));
   given = 0;
   ++next;
-  // If several groups of ranks have the complete arena, the first one sends.
+  // If several groups of ranks have the complete arena, the first group sends.
   if (tensors.kind != QLORA_ARENA_RESIDUAL &&
       group.mesh().first(QLORA_GROUP_FSDP, group.rank()) != 0)
     return Status::ok();

@@ -40,8 +40,8 @@
 
 namespace qlora {
 
-/// Rank 0 has one. Other ranks have one if they hold shards of the base or of
-/// trainable parameters.
+/// Rank 0 has a dump. Other ranks have a dump if they hold shards of the base
+/// or of trainable parameters.
 class Dump {
 public:
   /// Takes the logits and weights before step 1. Returns nothing if `path` is

@@ -87,7 +87,8 @@ struct ChunkRows {
     return (token / runTokens * count + chunk) * runTokens + token % runTokens;
   }
   /// Combines the heads' logits into the micro-batch's. Each chunk has the same
-  /// number of heads; the last one counts, others are the reference model's.
+  /// number of heads. Only the last head counts; earlier heads are the
+  /// reference model's.
   std::vector<float> join(const std::vector<std::vector<float>> &heads,
                           int64_t vocabulary) const {
     std::vector<float> logits;

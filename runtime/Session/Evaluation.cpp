@@ -66,7 +66,7 @@ static Status addBatch(const Run &run, int64_t number, Sums &all) {
 }
 
 /// Evaluates micro-batches i N + r on rank r, and on ranks with the same rows.
-/// In lockstep all ranks run the same number; those after the last are padding.
+/// In lockstep all ranks run equally many; any after the last are padding.
 static StatusOr<Sums> addShare(const Run &run) {
   Sums all;
   ProgressListener listener;

@@ -81,7 +81,7 @@ static Status clearGradient(const Run &run) {
 }
 
 /// Returns this rank's first bad micro-batch (index in the step) and its text;
-/// -1: none. In lockstep the other ranks wait for all of its micro-batches.
+/// -1: none. In lockstep runs all of them, since the other ranks wait.
 static StatusOr<std::pair<int64_t, std::string>>
 findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);

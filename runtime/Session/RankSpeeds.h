@@ -8,7 +8,7 @@
 //                         (Kernels/KnownGpus.cpp); if one is unknown, and on
 //                         CPUs, all speeds are equal
 //
-// Not in lockstep, in which all ranks run equally many micro-batches.
+// Unused in lockstep, in which all ranks run equally many micro-batches.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKSPEEDS_H
 #define QLORA_RUNTIME_SESSION_RANKSPEEDS_H

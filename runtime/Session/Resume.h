@@ -61,7 +61,7 @@ struct CheckpointName {
   std::string run;
 };
 
-/// Loads the checkpoint, which only rank 0 names. kNotFound if there is none.
+/// Loads rank 0's `name` on all ranks. kNotFound if there is no checkpoint.
 StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
                                      RankGroup &group);
 

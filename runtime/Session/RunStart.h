@@ -32,10 +32,10 @@ struct RunStart {
   /// size or the checkpoint. All ranks call it.
   static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
-  /// Checks that this run can resume from the checkpoint, once data are open.
+  /// Checks, after the data are opened, that the checkpoint fits this run.
   Status compare(const RunMetadata &own);
   int64_t stepsDone() const { return resume ? resume->step() : 0; }
-  /// Assigns the output folder to this run: on rank 0, before its first file.
+  /// Makes this run the folder's owner. On rank 0, before it writes files.
   Status takeFolder(const std::string &output);
   /// Returns the text with which metrics.jsonl starts.
   StatusOr<std::string> history() const;

@@ -181,7 +181,7 @@ std::string Session::verbosePlan(const Run &run) const {
   return plan;
 }
 
-/// Prints the cache's remarks on rank 0; other machines' remarks are dropped.
+/// Prints rank 0's remarks about the base's cache; drops other ranks' remarks.
 void Session::warnOfBase() {
   if (!weights.base || !metrics)
     return;
@@ -358,7 +358,7 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
-/// Called before weights are read, so that an unwritable trace fails early.
+/// Called before weights are read, so that an unwritable path fails early.
 Status Session::openProfiler() {
   if (request.profile.path.empty())
     return Status::ok();

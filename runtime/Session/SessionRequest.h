@@ -22,7 +22,8 @@
 
 namespace qlora {
 
-/// One run of a sweep, and what all its runs share (Sweep.h). Outlives the run.
+/// One run of a sweep, and what the sweep's runs share (Sweep.h). Outlives the
+/// run.
 struct SweepPart {
   std::string name; ///< the run's name: "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;

@@ -136,8 +136,8 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   return Status::ok();
 }
 
-/// Sums the counts over ranks. Signals reach ranks at different steps; all must
-/// act on them after the same step.
+/// Sums the counts over ranks. Signals reach ranks at different steps; all
+/// ranks must act on them after the same step.
 Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
   enum { kInterrupt, kTerminate, kSave, kCut, kTokens, kLabels, kCount };
   const HostSlice slice(run.profiler, HostWork::kAgree);

@@ -69,7 +69,8 @@ public:
     sinks.push_back(std::move(sink));
   }
 
-  /// Appends `values` to the file, which must be open; prints them or `text`.
+  /// Appends `values` to the open file. Prints them if the format is JSON, else
+  /// `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);
 
   /// Prints text, unless the format is JSON.

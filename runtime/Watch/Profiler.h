@@ -87,7 +87,7 @@ struct ProfileRow {
 enum class RatesOrigin {
   kTargetDefault, ///< the target's default: not comparable
   kAssumed,       ///< rates of a known GPU, or from another machine
-  kMeasured ///< rates of --calibrate on this machine, with as many threads
+  kMeasured ///< rates of --calibrate on this machine and number of threads
 };
 
 /// Returns the origin of `rates`, given the value of --device-profile.
@@ -95,8 +95,8 @@ RatesOrigin originOf(const DeviceProfile &rates, std::string_view given);
 
 /// Sums times per queue and kind. `share` is the fraction of the steps' wall
 /// time. On the compute queue all shares and `idle` (no command runs) add up to
-/// 100 %. Other queues and the host overlap with it. Commands of an evaluation
-/// between steps are not counted.
+/// 100 %. Other queues and the host overlap with the compute queue. Commands of
+/// an evaluation between steps are not counted.
 class ProfileTable {
 public:
   /// Counts a command of a step, or a span of host work.

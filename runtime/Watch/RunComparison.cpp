@@ -22,7 +22,7 @@ static constexpr uint64_t kSeed = 20260101;
 // The bootstrap
 // -----------------------------------------------------------------------
 
-/// Returns `count` indices below `count`, in runs of `block` neighbours.
+/// Draws `count` indices below `count`, as runs of `block` neighbours.
 static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
                                      size_t block) {
   std::vector<size_t> drawn;
@@ -63,7 +63,7 @@ static std::vector<size_t> allOf(size_t count) {
   return all;
 }
 
-/// Returns a block length for correlated neighbours that leaves many blocks.
+/// Returns a block length that leaves many blocks of correlated neighbours.
 static size_t blockOf(size_t count) {
   return std::max<size_t>(1, std::lround(std::cbrt(count)));
 }

@@ -17,7 +17,7 @@ namespace qlora {
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
-// Read by each rank
+// Shards that each rank reads
 //===----------------------------------------------------------------------===//
 
 static Status readPiece(const ParameterSources &sources,
@@ -71,7 +71,7 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 }
 
 //===----------------------------------------------------------------------===//
-// Made by one rank for all
+// Shards that one rank makes for all
 //===----------------------------------------------------------------------===//
 
 /// Returns false for an unquantized tp or ep shard of the first dimension,
@@ -87,7 +87,7 @@ bool isCutFromWhole(const qlora_parameter &parameter) {
 }
 
 namespace {
-/// One rank's part of the exchange of shards.
+/// One rank's role in the exchange of shards.
 class PartExchange {
 public:
   PartExchange(const LoadedModule &module, const ParameterSources &sources,
@@ -124,10 +124,10 @@ Status PartExchange::make(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Copies `count` bytes from `at` on of every rank's shard to `sent`, in rank
-/// order. Bytes past the end of a shorter shard are ignored. The ranks of a TP
-/// group have the same index in their FSDP groups, so they need the same fsdp
-/// shard of their tp shards.
+/// Copies bytes [at, at + count) of every rank's shard to `sent`, in rank
+/// order. Ignores bytes past the end of a shorter shard. The ranks of a TP
+/// group have the same index in their FSDP groups, so each needs the same fsdp
+/// shard of its tp shard.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))

@@ -47,7 +47,7 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(
       weights.base, openBase(request, model, weights.factors.isOfBase()));
-  // A mapped base is already resident, but is an arena, so it does not count.
+  // A mapped base is already resident. As an arena, it does not count.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
   weights.processBytes =

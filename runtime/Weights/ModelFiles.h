@@ -62,7 +62,7 @@ public:
 
 private:
   using Owners = std::map<std::string, std::string, std::less<>>;
-  /// Returns the entry of `owner` that find() uses, or its end.
+  /// Returns the entry of `owner` that find() uses, or owner.end().
   Owners::const_iterator locate(std::string_view name) const;
   Status openSingle();
   Status openIndexed(const std::string &indexPath);

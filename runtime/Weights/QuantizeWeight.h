@@ -51,7 +51,7 @@ struct ScratchMemory {
 /// Returns the largest arena that keeps no data between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
-/// Returns the minimum scratch bytes on a device: windows of one block.
+/// Returns the minimum scratch bytes on a device, for windows of one block.
 uint64_t leastScratch(const UnquantizedWeight &weight);
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);

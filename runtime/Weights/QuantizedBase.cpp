@@ -69,9 +69,9 @@ struct PieceState {
 };
 } // namespace
 
-/// Returns whether rank `rank` stores its shard in the cache of its machine: no
-/// lower rank of the same stage (of `ofStage` ranks) stores the same shard
-/// there, and it is not cached yet.
+/// Returns whether rank `rank` stores its shard in the cache of its machine:
+/// the shard is not cached yet, and no lower rank of the same stage (of
+/// `ofStage` ranks) stores it there.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
                         uint32_t holders, size_t ofStage) {
   const PieceState &own = states[rank];

@@ -9,7 +9,7 @@
 //
 // Each weight is decomposed by one rank, and the factors are sent to the other
 // ranks, so all have the same bits. Every rank keeps A and B of all weights. It
-// also needs one weight in f32 at a time and the memory of LowRank.h.
+// also needs memory for one weight in f32 at a time and for LowRank.h.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
 #define QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H

@@ -18,8 +18,8 @@ struct WeightBuilder {
   mlir::ImplicitLocOpBuilder &body;
   mlir::OpBuilder &parameters; ///< before the function
 
-  /// Builds a parameter from one tensor. The location of both ops is the
-  /// tensor's name. The location of `body` does not change.
+  /// Builds a parameter from one tensor, and the op that reads it. Both ops get
+  /// the tensor's name as location; the location of `body` does not change.
   mlir::Value build(const Weight &weight, int64_t layer) const {
     return build(weight.name, weight.shape, weight, layer);
   }

@@ -29,8 +29,8 @@
 
 namespace qlora::model {
 
-/// Trait of ops that evaluation leaves out: their first operand replaces the
-/// result.
+/// Trait of ops that only training computes. In evaluation, the first operand
+/// of such an op replaces its result.
 template <typename Op>
 class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 

@@ -188,8 +188,8 @@ def Model_GateRowsOp : Model_Row<"gate_rows", [], ["getRowMaps"]> {
   let hasVerifier = 1;
 }
 
-/// Trait of ops that evaluation leaves out: their first operand replaces the
-/// result.
+/// Trait of ops that only training computes. In evaluation, the first operand
+/// of such an op replaces its result.
 def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
   let cppNamespace = "::qlora::model";
 }

@@ -49,7 +49,7 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1], bias = arguments[2];
   Type row = x.getType();
-  // mean((x - mean)^2), because mean(x^2) - mean^2 would lose precision.
+  // Not mean(x^2) - mean^2 as the variance, which would lose precision.
   Value centered = a.sub(x, a.splat(a.mean(x), row));
   Value epsilon = a.number(getEpsilon().convertToDouble());
   Value scale = a.rsqrt(a.add(a.mean(a.mul(centered, centered)), epsilon));
@@ -166,7 +166,7 @@ static Value activate(Arithmetic &a, Activation kind, Value x,
     return a.mul(x, a.sigmoid(twice));
   }
   case Activation::Relu: {
-    // A select has torch's derivative 0 at x = 0; a maximum would have 1/2.
+    // At x = 0, a select has derivative 0, as in torch; a maximum has 1/2.
     Value zero = a.constant(0, row);
     return a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x);
   }

@@ -40,7 +40,7 @@ struct UpdatePiece;
 
 struct Optimizer {
   llvm::StringLiteral name;
-  /// A row op, or, by tensor, the kernel of a `train.update`.
+  /// A row op, or if `isByTensor`, the kernel of a `train.update`.
   llvm::StringLiteral op;
   bool isByTensor = false;
   OptimizerState states[4] = {}; ///< ends at the first without a name

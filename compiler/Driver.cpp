@@ -44,8 +44,8 @@ static int64_t estimatedPeak(ModuleOp module) {
   return largestDecision(module, "rematerialize", "estimated_peak");
 }
 
-/// Returns the chunks of a batch whose activations are alive at the same time.
-/// Saving bytes of one chunk saves them for all.
+/// Returns how many chunks of a batch have live activations at the same time.
+/// Bytes that are saved in one chunk are saved in each of these.
 static int64_t chunksInFlight(ModuleOp module) {
   return std::max<int64_t>(
       1, largestDecision(module, "unroll-micro-batches", "in_flight"));

@@ -130,7 +130,7 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 // optimize: memory and time, on tensors
 //===----------------------------------------------------------------------===//
 
-/// Adds the passes over the whole batch, after those over one chunk of it.
+/// Adds the passes that see the whole batch. Passes before see only one chunk.
 static void buildExchange(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
   UnrollMicroBatchesOptions unroll;

@@ -110,8 +110,8 @@ uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
   return it->second;
 }
 
-/// Adds a row of 0 bytes for the absent operand at `position`, with the access
-/// of the library op's operand.
+/// Adds an operand of 0 bytes for the absent operand at `position`, with the
+/// access that the library op declares.
 LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   auto kernel = symbols.lookup<program::KernelOp>(op.getKernel());
   const qlora::KernelOp *library =

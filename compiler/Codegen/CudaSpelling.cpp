@@ -177,7 +177,7 @@ Statements CudaSpelling::loop(const ColumnLoop &loop) const {
   if (loop.lanes > 1)
     first += fmt::format(" * {}", loop.lanes);
   const int64_t step = loop.lanes * threadsOfRow(loop.rowColumns);
-  // Do not unroll: enough loads are in flight, and more would need registers.
+  // Do not unroll: enough loads are in flight; more loads need more registers.
   if (loop.lanes > 1 && loop.columns > step)
     appendStatement(lines, 0, "QLORA_ROLL");
   // Print a single iteration without a loop, because nvcc keeps the loop.

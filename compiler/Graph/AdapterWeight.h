@@ -23,7 +23,7 @@ model::WeightOp adapterWeight(mlir::ModuleOp module, mlir::OpBuilder &builder,
                               llvm::StringRef initial);
 
 /// Returns the sorted paths of modules with an adapter, from PEFT's names of A.
-/// An adapter of experts counts for the module that PEFT wraps.
+/// For an adapter of experts, this is the module that PEFT wraps.
 std::set<std::string> adaptedModules(mlir::ModuleOp root);
 
 } // namespace qlora

@@ -116,7 +116,7 @@ static SmallVector<WeightedMatmul> productsOf(func::FuncOp function) {
   return products;
 }
 
-/// Returns the embeddings that can have an adapter, without adapters' own A.
+/// Returns the embeddings that can have an adapter, not lookups in adapters.
 static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
   return llvm::filter_to_vector(
       function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {

@@ -84,7 +84,7 @@ private:
   void findRanges(SmallVector<Bucket> &buckets) const;
   ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
-  /// In the order in which the backward completes the gradients.
+  /// Parameters in the order in which the backward completes their gradients.
   llvm::MapVector<StringRef, Trained> order;
   SmallVector<FlatGroup> groups;
   int64_t flat = 0; ///< elements of the arena
@@ -108,7 +108,8 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
     if (parameter.getTrainable())
       trainable[parameter.getSymName()] = {flatElements(parameter),
                                            updateKindOf(parameter)};
-  // A pipeline stage cannot see when other stages' gradients are complete.
+  // In a pipeline, use the reverse order of declarations on all stages: a stage
+  // cannot see when other stages' gradients are complete.
   SmallVector<ParameterOp> declared(getOperation().getOps<ParameterOp>());
   if (isPipeline())
     for (ParameterOp parameter : llvm::reverse(declared))
@@ -197,8 +198,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   return buckets;
 }
 
-/// Sets the buckets' ranges. The first includes the statistics, the last the
-/// padding of each group's last row.
+/// Sets the buckets' ranges. The first bucket includes the statistics, and the
+/// last bucket the padding of each group's last row.
 void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
   buckets.front().add(0, kFlatColumns, /*isOfPieces=*/false);
   for (const FlatGroup &group : groups) {

@@ -76,7 +76,7 @@ private:
 
   /// Keyed by weight name.
   llvm::DenseMap<Attribute, ParameterOp> trainable;
-  ScatterGradientOp travelling; ///< whose shard is not accumulated yet
+  ScatterGradientOp travelling; ///< its result is not accumulated yet
 };
 
 } // namespace

@@ -171,8 +171,8 @@ void SiblingConcatenator::joinProducts(ArrayRef<WeightedMatmul> siblings) {
 // Backward
 //===----------------------------------------------------------------------===//
 
-/// Returns the members of a sum that can be joined, in the order of their
-/// weights' stack if there is one.
+/// Returns the members of a sum that can be joined. If their weights are
+/// already stacked, the members are in the order of the stack.
 SmallVector<WeightedMatmul>
 SiblingConcatenator::chooseMembers(ArrayRef<WeightedMatmul> chain) {
   SmallVector<WeightedMatmul> loose;

@@ -29,8 +29,8 @@ struct DecodeSeconds {
   double scratch = 0;  ///< once before the ops, decoding included
   double resident = 0; ///< at load time, which is not counted
 };
-/// Returns the seconds of `uses` with a weight decoded to `compute`. Decoded
-/// forms are priced on copies of the ops outside of the step.
+/// Returns the seconds of the ops of `uses`, which read one weight, with each
+/// way to decode it to `compute`. The ops and their step do not change.
 DecodeSeconds decodeSeconds(llvm::ArrayRef<mlir::OpOperand *> uses,
                             mlir::Type compute, const DeviceProfile &device);
 

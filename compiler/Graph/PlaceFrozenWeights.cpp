@@ -64,7 +64,7 @@ public:
 
 private:
   void runOnOperation() override;
-  /// Parameter name, and 1 for its rounded copy.
+  /// A parameter's name, and 1 for its rounded copy or 0 for its own values.
   using Gathered = std::pair<Attribute, unsigned>;
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 

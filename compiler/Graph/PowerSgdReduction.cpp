@@ -154,8 +154,8 @@ static Value directionOf(const Arithmetic &a, Value x,
   return a.mul(x, wide(factor));
 }
 
-/// Orthonormalizes the rows one after the other (Gram-Schmidt); a row without a
-/// remainder becomes zero.
+/// Orthonormalizes the rows one after the other (Gram-Schmidt). A row that
+/// depends linearly on earlier rows becomes zero.
 Value PowerSgdReduction::orthonormal(OpBuilder &b, Value rows) const {
   const auto row =
       type(b, 1, matrixColumns(cast<RankedTensorType>(rows.getType())));

@@ -39,8 +39,8 @@ private:
 };
 } // namespace
 
-/// Returns the matmul of a module that multiplies by this weight and can decode
-/// it; else null.
+/// Returns the matmul that reads a weight as `use`, if it belongs to a module
+/// and can decode the weight; else null.
 static WeightedMatmul quantizableProduct(OpOperand &use, bool experts) {
   auto product = dyn_cast<WeightedMatmul>(use.getOwner());
   bool isWeight = product && product.getModule() &&

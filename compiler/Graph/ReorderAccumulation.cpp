@@ -99,8 +99,8 @@ static bool canFollow(Operation *op, Value sum, Operation *first,
 }
 
 /// Moves all matmuls directly after the first, in order, and removes their
-/// accumulators. Returns the last matmul. Returns null and changes nothing if a
-/// matmul reads another.
+/// accumulators. Returns the last matmul. If a matmul depends on another one
+/// except by accumulation, changes nothing and returns null.
 static Operation *gather(ArrayRef<WeightedMatmul> thin) {
   WeightedMatmul first = *llvm::min_element(
       thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });

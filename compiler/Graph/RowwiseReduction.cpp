@@ -202,7 +202,7 @@ void CodedReduction::build(OpBuilder &b, Summed &range, unsigned stage) const {
   }
 }
 
-/// Returns each range's rows of parameters, with the first row and the end
+/// Returns the parameter rows in each range, with the first row and the end
 /// rounded down to multiples of `multiple`.
 static SmallVector<Summed> rowsOf(ArrayRef<GradientRange> ranges,
                                   int64_t multiple) {

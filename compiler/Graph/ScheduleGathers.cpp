@@ -40,9 +40,9 @@ class ScheduleGathersPass
   void runOnOperation() override;
 };
 
-/// A gather, and the first and last position (inclusive, among the step's other
-/// ops) of its readers. If a forward gather is kept for the backward, `last`
-/// counts only forward readers: it holds its memory wherever it starts.
+/// A gather, and the first and last position of its readers among the step's
+/// other ops, both included. For a forward gather kept for the backward, `last`
+/// counts only forward readers, because it holds its memory afterwards anyway.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;

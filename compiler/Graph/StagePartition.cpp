@@ -17,8 +17,8 @@ using namespace qlora::model;
 /// Fraction of a device's memory for weights, as in Accelerate.
 static constexpr double kForWeights = 0.9;
 
-/// Returns the seconds of each layer. The first and the last one include the
-/// ops before and after all layers.
+/// Returns the seconds of each layer. Ops before all layers count for the first
+/// layer, and ops after all layers for the last.
 static SmallVector<double> secondsOfLayers(func::FuncOp function,
                                            const DeviceProfile &device) {
   SmallVector<double> seconds;
@@ -78,8 +78,8 @@ static SmallVector<int64_t> balance(ArrayRef<double> seconds,
   return stagesOf(chosen);
 }
 
-/// Returns the bytes of frozen weights that each layer's ops use. The first and
-/// the last one include the ops before and after all layers.
+/// Returns the bytes of frozen weights that each layer's ops use. Ops before
+/// all layers count for the first layer, and ops after all layers for the last.
 static SmallVector<int64_t>
 bytesOfLayers(ModuleOp module, func::FuncOp function, int64_t layers) {
   const SymbolTable symbols(module);

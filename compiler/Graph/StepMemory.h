@@ -78,19 +78,19 @@ public:
 
   // Valid before lifetimes are decided.
 
-  /// Returns the value of the step whose memory contains all of `value`'s:
-  /// itself, unless it is an operand or result of a view.
+  /// Returns the value of the step whose memory contains that of `value`. It is
+  /// `value` itself, except for operands or results of views.
   mlir::Value wholeOf(mlir::Value value) const;
   /// Returns the ties of an op between whole buffers of the step.
   llvm::SmallVector<model::MemoryTie> tiesOf(mlir::Operation *op) const;
 
-  // For passes that change the step. These read only the ops.
+  // For passes that change the step: functions that read only the ops.
 
   /// Returns whether the op that computes `value` could write it into a range
   /// of a wider value. False if `value` is part of one already.
   static bool canBecomePart(mlir::Value value);
-  /// Returns true if the backward reads `value`: its memory, a sum that
-  /// continues it there, or its copy in host memory.
+  /// Returns true if the backward reads `value`, its copy in host memory, or a
+  /// sum that continues `value` in place.
   static bool waitsForBackward(mlir::Value value);
 
 private:

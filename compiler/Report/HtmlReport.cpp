@@ -55,7 +55,7 @@ int64_t PageData::indexOf(StringRef text) {
   return texts.try_emplace(text, texts.size()).first->second;
 }
 
-/// Rounds to 0.1 us: no launch takes less.
+/// Rounds to 0.1 us, because no launch takes less.
 void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
                             double TimelineSpan::*time) {
   json.attributeArray(name, [&] {

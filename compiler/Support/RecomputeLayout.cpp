@@ -174,8 +174,8 @@ void RecomputeLayout::placeClones(const Choice &choice) {
 }
 
 /// Adds a moment for an op. The instance of each value that the op touches is
-/// the returned copy if there is one, else an output of the latest clone if
-/// there is one, else the value itself.
+/// the copy brought back from the host if there is one, else an output of the
+/// latest clone if there is one, else the value itself.
 void RecomputeLayout::addMoment(uint32_t op) {
   const OpTouches &of = touches[op];
   size_t first = touched.size();

@@ -128,7 +128,7 @@ private:
   /// Per value: the first and last forward moments that touch it, or -1.
   std::vector<int64_t> firstForward, lastForward;
 
-  /// Per op: the backward op that follows each of its clones.
+  /// Per op: the backward ops before which its clones are placed.
   std::vector<std::vector<uint32_t>> readers;
   std::vector<Clone> clones; ///< contiguous per op, the latest first
   std::vector<uint32_t> cloneCounts; ///< per op
@@ -137,7 +137,8 @@ private:
   std::vector<uint32_t> touched; ///< instances
   /// Per op: the first output instance of its latest clone so far, or kEnd.
   std::vector<uint32_t> latest;
-  /// Per value: the returned copy that replaces it so far, or kNoValue.
+  /// Per value: the copy brought back from the host that replaces it so far, or
+  /// kNoValue.
   std::vector<uint32_t> standIns;
   std::vector<uint64_t> bytes;     ///< per instance
   std::vector<int64_t> lastMoment; ///< per instance

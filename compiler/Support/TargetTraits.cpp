@@ -13,7 +13,7 @@ std::optional<TargetTraits> qlora::targetTraits(std::string_view target) {
   // Operands are rounded while a GEMM packs them.
   if (target == "cpu")
     return TargetTraits();
-  // Each queue has a stream. A narrow GEMM has too few tiles for all
+  // Each queue has its own stream. A narrow GEMM has too few tiles for all
   // multiprocessors. cuBLASLt needs decoded operands of the same type.
   if (target == "cuda")
     return TargetTraits{.kernelsBesideCompute = true,

@@ -172,7 +172,7 @@ static Status checkCollective(const qlora_command &command,
           ? command.peer < 0
           : (form.peer == CollectiveForm::kPlaces) != (command.peer != 0))
     return damaged("{} with peer {}", commandName(command), command.peer);
-  // One queue has all collectives, so their order is the same on all ranks.
+  // All collectives must be on this queue, so that all ranks have one order.
   if (command.queue != QLORA_QUEUE_COMMUNICATION)
     return damaged("a collective on the {} queue", queueName(command.queue));
   return Status::ok();

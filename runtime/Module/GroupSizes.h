@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Sizes of the groups of ranks (ABI/Enums.def), and the position of a rank in
-// its groups. They follow from the module header and the number of ranks.
+// its groups. Computed from the module header and the number of ranks.
 //
 //   const GroupSizes groups = GroupSizes::of(header).on(8);
 //   groups[QLORA_GROUP_FSDP]              ranks per group
@@ -25,7 +25,7 @@ class GroupSizes {
 public:
   using Axis = std::pair<qlora_group, int64_t>;
 
-  /// Makes a single mesh with sizes of FSDP, TP, CP, PP and EP; others are 1.
+  /// Makes one mesh from sizes of FSDP, TP, CP, PP and EP; the default is 1.
   constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
     sizes.fill(1);
     for (const auto &[group, ranks] : axes)
@@ -82,13 +82,13 @@ public:
     return rank - number(group, rank) * stride(group);
   }
 
-  /// Number of ranks that have the same rows.
+  /// Number of ranks that process the same rows of data.
   constexpr int64_t rowRanks() const {
     return sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP] *
            sizes[QLORA_GROUP_PP];
   }
-  /// dataRanks: number of sets of ranks with the same rows. dataRank: index of
-  /// the set that a rank is in.
+  /// dataRanks: number of sets of ranks with the same rows of data. dataRank:
+  /// index of a rank's set.
   constexpr int64_t dataRanks() const {
     return sizes[QLORA_GROUP_DP] / rowRanks();
   }

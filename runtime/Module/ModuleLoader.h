@@ -31,8 +31,8 @@ namespace qlora {
 /// thread may read it.
 class LoadedModule {
 public:
-  /// Returns kNotFound without a file, kDataLoss for a damaged one,
-  /// kUnavailable for another version or a CPU that lacks an instruction.
+  /// Returns kNotFound if there is no file, kDataLoss if it is damaged,
+  /// kUnavailable if its version is wrong or the CPU lacks an instruction.
   static StatusOr<LoadedModule> open(const std::string &path);
   /// Wraps `table`, which must outlive the result, after all checks except
   /// those of a file. For tests.
@@ -52,7 +52,7 @@ public:
     return static_cast<uint32_t>(std::max(tensorRanks(), expertRanks()));
   }
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
-  /// Number of ranks with the same rows.
+  /// Number of ranks with the same rows of data.
   int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
   /// Number of ranks of one mesh; a run has a multiple of it.
   int meshSize() const { return static_cast<int>(sizes.meshSize()); }
@@ -97,8 +97,8 @@ public:
   uint64_t arenaBytes(qlora_arena_kind kind) const;
   /// Returns the parameter of a name in this stage, or nullptr.
   const qlora_parameter *parameter(std::string_view name) const;
-  /// Returns the parameter of a name in any stage, or nullptr. Its place in the
-  /// arena is valid in its own stage only.
+  /// Returns the parameter of a name in any stage, or nullptr. The parameter's
+  /// offset is valid in that stage only.
   const qlora_parameter *parameterOfModel(std::string_view name) const;
   /// Returns the entry of a kind and shape (UPDATE has 0, 0), or nullptr.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,

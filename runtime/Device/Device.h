@@ -67,7 +67,7 @@ struct DeviceCounters {
   std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< count by kind
   uint64_t bytesRead = 0; ///< all bytes of the operands that are read
   uint64_t bytesWritten = 0;
-  /// By group and kind: bytes of the larger operand, on one rank.
+  /// By group and kind of collective: bytes of larger operands, on one rank.
   std::array<std::array<uint64_t, QLORA_COLLECTIVE_COUNT>, QLORA_GROUP_COUNT>
       collectiveBytes{};
 };
@@ -81,7 +81,7 @@ struct ArenaUse {
   bool onHost = false; ///< in host memory, which --memory-limit does not count
 };
 
-/// Memory of the device that is in no arena.
+/// Device memory outside the arenas, for one purpose.
 struct ReserveUse {
   std::string name;
   uint64_t bytes = 0;

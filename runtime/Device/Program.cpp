@@ -222,7 +222,7 @@ StatusOr<LossSums> Program::finishSums() {
 /// bound, because all labels of a sequence may be in one cp shard.
 int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
                           std::optional<int64_t> mostLabels) const {
-  // Prompt tokens need the head too, and `mostLabels` does not count them.
+  // Prompt tokens need the LM head too, but `mostLabels` does not count them.
   if (module.binding(entry, QLORA_INPUT_PROMPTS))
     return module.tokensOf(entry);
   if (mostLabels)

@@ -67,7 +67,7 @@ public:
 
   /// Waits for the first turn of the run.
   void begin(size_t run);
-  /// Returns when the entry has run and it is this run's turn again.
+  /// Waits until the entry has run and it is this run's turn again.
   Status run(size_t run, SweepEntry &entry);
   void leave(size_t run);
   void runEntries();

@@ -76,8 +76,8 @@ struct LabelShare {
   size_t index = kLabelShares - 1;  ///< among the graphs of an entry
   int64_t labelledRows = INT64_MAX; ///< maximum rows that the graph computes
 
-  /// Returns the smallest fraction that holds the labels of the step's
-  /// micro-batch; for entries without a micro-batch, the whole.
+  /// Returns the smallest share that holds the labels of the step's
+  /// micro-batch; the largest share for entries without a micro-batch.
   static LabelShare of(const LoadedModule &module, const qlora_entry &entry,
                        const qlora_step_block &step) {
     constexpr auto kShares = static_cast<int64_t>(kLabelShares);

@@ -31,10 +31,10 @@ public:
   virtual ~HostWatch() = default;
   /// Called repeatedly during a wait; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
-  /// Called after work has ended without a GPU error. Checks its results.
+  /// Called after work has ended without a GPU error. Looks for other errors.
   virtual Status confirm() = 0;
-  /// Called after work failed. Returns `failure`, or another rank's as its
-  /// cause.
+  /// Called after work failed. Returns kAborted if another rank may be the
+  /// cause, else `failure`.
   virtual Status judge(Status failure) = 0;
 };
 

@@ -55,7 +55,7 @@ private:
   /// Runs a candidate once and captures its graph.
   Status record(const GemmSignature &signature, const Operands &operands,
                 const GemmChoice &choice, size_t candidate);
-  /// Runs these candidates once and lowers their `best` times.
+  /// Runs each of `candidates` once; lowers its `best` time if it was faster.
   Status runRound(std::span<const size_t> candidates,
                   std::vector<double> &best);
 

@@ -18,7 +18,7 @@ struct Nccl {
   /// Opens the library. Returns kUnavailable with a one-line message if the
   /// library is missing, too old or lacks a function.
   static StatusOr<const Nccl *> open();
-  /// Opens another file as the library, which stays open. For tests.
+  /// Opens `file` as the library, and keeps it open. For tests.
   static StatusOr<Nccl> openFile(const char *file);
 
   /// If `result` is an error, returns "ncclAllReduce: ncclSystemError (2)" and

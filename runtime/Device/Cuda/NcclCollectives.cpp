@@ -49,7 +49,7 @@ Status NcclCollectives::initialise() {
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;
-  // In a separate statement: the call sets `all`, which finish() reads.
+  // A separate statement, because the call sets `all`, an argument of finish().
   const ncclResult_t result =
       nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
@@ -239,7 +239,7 @@ ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
     nccl.recv(call.to.data() + rank * bytes, count, type, peer, communicator,
               stream);
   }
-  // Returns the error of any call of the group.
+  // groupEnd() also returns errors of the calls since groupStart().
   return nccl.groupEnd();
 }
 

@@ -17,8 +17,8 @@
 // Bounds. The communicators do not block: unfinished NCCL calls are polled, and
 // the host's waits for the GPU go through look(). Each wait ends with an error
 // when NCCL reports one, when another rank is gone, or after host.timeout().
-// Running collectives are then aborted on a separate thread, because NCCL may
-// take long for it; the destructor waits one second. The rank that failed first
+// Running collectives are then aborted on a separate thread, because that may
+// take NCCL long; the destructor waits one second. The rank that failed first
 // reports the cause; errors that another rank's end has caused are kAborted.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H

@@ -24,7 +24,7 @@ struct Nvml {
   /// Opens the library. Returns kUnavailable with a one-line message if the
   /// library is missing, lacks a function or does not start.
   static StatusOr<const Nvml *> open();
-  /// Opens another file as the library, which stays open. For tests.
+  /// Opens `file` as the library, and keeps it open. For tests.
   static StatusOr<Nvml> openFile(const char *file);
 
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t(*Name) Parameters;

@@ -8,7 +8,7 @@
 
 using namespace qlora;
 
-/// Seconds to start a kernel on a rank's threads, and for all to finish.
+/// Seconds to start a kernel on a rank's threads and to join the threads.
 static constexpr double kLaunchSeconds = 5e-6;
 /// Vectorised exponentials and similar functions per core and second.
 static constexpr double kTranscendentalRate = 4e8;

@@ -135,7 +135,7 @@ Work kernelWork(const KernelRequest &request);
 /// Returns the FLOPs of a launch's matmuls. Reports divide them by the time.
 double neededFlops(const KernelRequest &request);
 
-/// Returns the work of each CUDA kernel of a launch, in order. There,
+/// Returns the work of each CUDA kernel of a launch, in order. On a GPU,
 /// conversions, decodes and GEMMs are separate kernels that do not overlap.
 /// `row` is the selected row; nullptr stands for the first CUDA row that
 /// accepts the request. Defined in CudaWork.cpp.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The work of each kernel that a CUDA row launches (CostModel.h). Must match
-// the host code in Cuda/; both use the plans of Plans/CudaWorkspaces.h.
+// the host code in Cuda/, which uses the same plans (Plans/CudaWorkspaces.h).
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -85,8 +85,8 @@ static Kernels groupedWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Work of the passes over a chunk's logits, for the maximum and sum, and for
-/// the gradient, which overwrites them. A chunk is larger than a cache.
+/// Work of the passes over a chunk's logits: for maximum and sum, and for the
+/// gradient, which overwrites the logits. A chunk exceeds a cache.
 static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   const double logits = rows * plan.vocab;
   double bytes = 2 * 4 * logits;
@@ -95,7 +95,7 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-/// Calls product(rows, whether it accumulates) for each panel of w.
+/// Calls product(rows of the panel, whether to accumulate) for each panel of w.
 template <typename Product>
 static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   Kernels kernels;

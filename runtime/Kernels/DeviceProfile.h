@@ -84,11 +84,11 @@ struct GpuRates {
 
 /// Rates of this project's CPU kernels, which differ from rates of large GEMMs.
 struct CpuKernelRates {
-  /// FLOPs of panel_matmul; decoding and packing are counted separately.
+  /// Rate of panel_matmul's FLOPs, without its decoding and packing.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
-  /// Needed FLOPs of causal attention in both directions, with exponentials.
+  /// Rate of causal attention, forward and backward, in needed FLOPs per time.
   double attentionF32Gflops = 0, attentionBf16Gflops = 0;
-  /// Copy of a GEMM's second operand; bytes read plus bytes written.
+  /// Rate of packing a GEMM's second operand; bytes read plus written.
   double packGbps = 0;
 };
 

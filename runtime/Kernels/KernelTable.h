@@ -27,7 +27,7 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< whether only a few of its rows are read
-  /// Whether an f32 operand is rounded if another one with this mark is bf16.
+  /// Whether f32 is rounded to bf16 if another operand with this mark is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.

@@ -138,7 +138,7 @@ static Work groupedMatmulWork(const KernelRequest &r) {
   std::swap(work.f32Flops, work.panelF32Flops);
   std::swap(work.bf16Flops, work.panelBf16Flops);
   const double weights = double(r.constant("rows")) * r.constant("columns");
-  // Rows without a group are cleared.
+  // All rows of c are written: rows in no group are cleared.
   work.bytes = storedBytes(r) +
                bytesOf(double(rows) * shapes[0].columns +
                            double(r.constant("m")) * shapes[3].columns,

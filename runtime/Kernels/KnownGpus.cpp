@@ -72,9 +72,9 @@ constexpr Gpu kGpus[] = {
      6930, 740, 48, 8, 52},
     // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. Links: PCIe 4.0
     // through the host, and 25 Gb/s Ethernet. cuDNN's attention is scaled by
-    // the peaks. This project's: half of the tensor core limit, which per
-    // multiprocessor and clock is half of an A100's. Backward, 5 of 7 matmuls
-    // are needed.
+    // the peaks. This project's attention: half of the tensor core limit, which
+    // per multiprocessor and clock is half of an A100's limit. In the backward,
+    // 5 of 7 matmuls are needed.
     {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
      {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8, 26},
 };
@@ -128,7 +128,7 @@ std::optional<DeviceProfile> qlora::profileOfGpu(std::string_view driverName) {
     if (letter != ' ')
       name +=
           static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  // Profiles do not apply to other variants of a chip and to MIG instances.
+  // Profiles do not apply to other variants of a chip, or to MIG instances.
   for (const std::string_view other : {"mig", "pcie", "nvl", "laptop"})
     if (name.find(other) != std::string::npos)
       return std::nullopt;

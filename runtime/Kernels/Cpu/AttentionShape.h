@@ -57,7 +57,7 @@ struct AttentionShape {
   int64_t firstKey(int64_t query) const {
     return window == 0 ? 0 : std::max<int64_t>(0, query - window + 1);
   }
-  /// Whether `query` sees `key`. `segments`: ids of the sequence, or null.
+  /// Whether `query` sees `key`. `segments`: segment ids by token, or null.
   bool sees(const int32_t *segments, int64_t query, int64_t key) const {
     if (key > query || key < firstKey(query))
       return false;

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Returns the GEMM of dense bf16 rows.
+/// Returns the GEMM with these extents for dense bf16 operands.
 static GemmProblem problemOf(const BlockForm &form,
                              const BlockExtents &extents) {
   const auto [m, n, k] = extents;

@@ -40,7 +40,7 @@ public:
   int32_t numberOf(const HeadChunk &chunk, int64_t row) const {
     return chunk.at<int32_t>(plan.rowNumbers)[row];
   }
-  /// Merges the tasks' states of a row of the chunk; `best` is an index in w.
+  /// Merges the tasks' states of a row of the chunk; `best` indexes rows of w.
   HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
   /// Sums the tasks' gradients of a row, each times e^(its maximum - base),
   /// into the first task's gradient, and returns its address.

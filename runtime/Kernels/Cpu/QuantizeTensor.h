@@ -7,13 +7,14 @@
 //   LLM.int8   bitsandbytes: rows are rounded to float16 first
 //   FP8        torchao's Float8WeightOnlyConfig from float32: a row's largest
 //              magnitude / 448, quotients rounded to nearest even; rows of
-//              zeros, which it makes NaN, stay zeros
-//   MXFP4      triton_kernels as transformers calls it: from bfloat16, a scale
-//              that is the power of two from largest magnitude / 6 on, so that
-//              nothing is clipped; values are rounded to nearest even
+//              zeros, which torchao makes NaN, stay zeros
+//   MXFP4      triton_kernels as transformers calls it: from bfloat16, with the
+//              smallest power of two as scale that clips nothing, at least
+//              largest magnitude / 6; values are rounded to nearest even
 //
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
-// offset of scales. One thread quantizes a block, so threads change no bit.
+// offset of scales. One thread quantizes a block, so bits do not depend on
+// threads.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H

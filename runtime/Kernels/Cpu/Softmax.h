@@ -33,7 +33,7 @@ float dotProduct(const float *a, const float *b, int64_t count);
 /// := the derivative, 1 - tanh^2.
 void capRun(float *values, int64_t count, float cap, float *slopes);
 
-/// a[i] := a[i] * b[i]. If `narrow` is set, results go there in bf16.
+/// a[i] := a[i] * b[i]. If `narrow` is not null, bf16 results go there.
 void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 
 /// values[i] := values[i] * factor.

@@ -126,7 +126,7 @@ public:
   /// Enqueues the launch on the stream of `args` with these buffers, in order.
   Status enqueue(std::span<void *const> buffers,
                  const CudaKernelArgs &args) const;
-  /// Enqueues a conversion or a decode.
+  /// Enqueues a launch that has buffers (x, out): a conversion or a decode.
   Status enqueue(const void *x, void *out, const CudaKernelArgs &args) const {
     void *const buffers[] = {const_cast<void *>(x), out};
     return enqueue(buffers, args);

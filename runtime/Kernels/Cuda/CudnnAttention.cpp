@@ -27,7 +27,7 @@ struct GraphOperand {
   bool isOfKeys = false;
 };
 
-/// Address of an operand, and bytes between sequences and between key heads.
+/// An operand's address, and its strides per sequence and key head, in bytes.
 struct Place {
   int64_t id;
   void *address;

@@ -31,8 +31,8 @@ public:
   CudnnGraph graph;
 
 private:
-  /// Returns the shape, by head, of [batch, length, count * dim] with the row
-  /// stride of constant `name`.
+  /// Returns the shape [batch, count, length, dim] of a matrix [batch, length,
+  /// count * dim], whose row stride is the constant `name`.
   Shape rows(int64_t count, std::string_view name) const {
     const int64_t ld = r.constant(name);
     return {{batch, count, length, dim}, {length * ld, dim, ld, 1}};

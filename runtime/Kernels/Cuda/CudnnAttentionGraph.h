@@ -24,7 +24,7 @@
 
 namespace qlora {
 
-/// Ids of the operands of both graphs.
+/// Ids of the operands of the forward and the backward graph.
 namespace cudnn_operand {
 enum : int64_t {
   kQ = 1,

@@ -144,7 +144,7 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-/// Whether the status means that the GEMM has no such algorithm, not a failure.
+/// Whether the status means that this GPU lacks the algorithm for this GEMM.
 static bool isRefusal(cublasStatus_t status) {
   return status == kCublasInvalidValue || status == kCublasArchMismatch ||
          status == kCublasNotSupported;

@@ -21,7 +21,7 @@ struct GemmChoice {
   /// Empty if cuBLASLt has no algorithm for operands of this alignment.
   std::optional<GemmAlgorithm> algorithm;
   double microseconds = 0; ///< 0: not measured
-  /// Candidates, cuBLASLt's first choice first.
+  /// Candidates in cuBLASLt's order, its first choice first.
   std::vector<GemmAlgorithm> candidates;
   std::shared_ptr<const GemmDescription> description;
 };
@@ -32,7 +32,7 @@ public:
   static constexpr uint32_t kAlignment = 16;
 
   /// Makes choose() use only the entries that `table` has for this kind of GPU.
-  /// Returns an error if it has none. `file` is the table's name.
+  /// Returns an error if there are none. `file` is the table's name.
   Status pin(GemmTable table, std::string file, const GpuKind &kind);
   /// Sets the number of candidates that choose() requests for aligned GEMMs.
   void setCandidates(size_t count) { candidateCount = count; }

@@ -72,7 +72,7 @@ public:
   /// vocab and piece of `block`.
   Status observe(const HeadChunk &chunk, LogitsBlock block,
                  const HeadBuffers &buffers, const CudaKernelArgs &args) const;
-  /// Computes the chunk's rows of dhidden, and its part of dw, from the
+  /// Computes the chunk's rows of dhidden, and adds the chunk to dw, from the
   /// gradient of the logits.
   Status computeGradients(const HeadChunk &chunk, const HeadBuffers &buffers,
                           const CudaKernelArgs &args) const;
@@ -95,7 +95,7 @@ private:
   Status addPanels();
   Status addProducts();
   Status addProduct(const Problem &problem);
-  /// Panels after the first accumulate into the gradient.
+  /// All panels except the first accumulate into the gradient.
   Problem hiddenGradient(const HeadChunk &chunk, const Panel &panel) const {
     return plan.hiddenGradientProduct(chunk.rows, panel.words, panel.first > 0);
   }

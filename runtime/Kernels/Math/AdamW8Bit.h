@@ -26,7 +26,7 @@ struct UpdateRate {
 };
 
 /// Returns the updated parameter of an AdamW step, as in bitsandbytes' 8-bit
-/// AdamW, in torch's order. Updates m (mean) and v (mean square).
+/// AdamW, in torch's order of operations. Updates m (mean) and v (mean square).
 QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                                          const UpdateRate &rate,
                                          const qlora_step_block &step) {

@@ -184,7 +184,7 @@ struct StoredTensor {
   const float *codeBook;
   const float *correction;
 
-  /// Returns the tensor whose bytes are at `bytes`, aligned to 4.
+  /// Returns the tensor stored at `bytes`, an address aligned to 4.
   static StoredTensor of(const StoredLayout &layout, const void *bytes) {
     const auto *base = static_cast<const uint8_t *>(bytes);
     const auto floats = [&](int64_t offset) {

@@ -14,7 +14,7 @@ static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
 // Matmuls ---------------------------------------------------------------------
 
-/// Returns cuBLASLt's bytes of scratch: 16 f32 partial results if k is split.
+/// Returns cuBLASLt's scratch bytes: 16 f32 partial sums per element of c.
 static Size cublasScratch(const GemmProblem &p) {
   const Size wanted =
       (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);
@@ -111,7 +111,7 @@ Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // In the backward, the depth is the rows of a group's matrix: whole loads.
+  // In the backward, the depth is a group's rows of w, which must fill loads.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";

@@ -81,9 +81,9 @@ Size sequentialGemmWorkspace(const GemmProblem &problem,
 GemmProblem matmulProblem(const KernelRequest &request);
 
 /// panel_matmul: columns of c form panels of `panel_columns`. A panel is a task
-/// of one thread, in a slot with its scratch: the operand range of W, decoded,
-/// then some rows of the result in f32, then the scratch of the matmul. If a
-/// has gaps, a copy without gaps follows the slots.
+/// of one thread. A slot is a task's scratch: a decoded range of W, then some
+/// rows of the result in f32, then scratch of the matmul. If a has gaps, a copy
+/// without gaps follows the slots.
 ///
 /// grouped_matmul has the panels of each group's matrix one after another. It
 /// multiplies a group's rows by matmuls of a few heights.

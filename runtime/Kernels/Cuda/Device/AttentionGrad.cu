@@ -4,8 +4,8 @@
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
-/// Computes delta = rowsum(dO O): a warp sums one row of one head. Constant 17
-/// is batch * length * heads.
+/// Computes delta = rowsum(dO O): a warp sums one row of one head.
+/// constants[17] is batch * length * heads.
 template <typename T>
 QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
   const int64_t heads = args.constants[2], length = args.constants[1];

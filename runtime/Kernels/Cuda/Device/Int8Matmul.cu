@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // int8_matmul (Math/Int8Matmul.h). Buffers are those of the op in Kernels.def.
-// After its constants: byte offsets of codes, scales and marks in the
+// Constants: the op's, then byte offsets of codes, scales and marks in the
 // workspace, and of W's scales in W.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"

@@ -97,7 +97,7 @@ qlora_quantize_offset(const __grid_constant__ qlora_cuda_args args) {
     qlora_store_f32(args.buffers[4], 0, qlora::nf4Offset(partials[0], blocks));
 }
 
-/// Quantizes a run of 256 scales per block.
+/// Quantizes a run of 256 scales in each thread block.
 QLORA_CUDA_KERNEL(kQuantizeThreads)
 qlora_quantize_scales(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float map[qlora::kNF4MapEntries];

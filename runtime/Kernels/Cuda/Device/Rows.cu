@@ -166,7 +166,7 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
 // Embedding ------------------------------------------------------------------
 //
 // Token ids were checked when the data was read. An invalid id gives a row of
-// NaN, which makes the loss NaN, and no gradient.
+// NaN, so that the loss is NaN, and adds no gradient.
 
 /// One block per row of out.
 template <typename W, typename Out>

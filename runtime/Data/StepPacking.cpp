@@ -171,7 +171,7 @@ StepPlan Packer::run() const {
       std::accumulate(lengths.begin(), lengths.end(), int64_t(0));
   const int64_t room = shape.buckets.back() * shape.ranks;
   const int64_t least = std::max<int64_t>(1, (tokens + room - 1) / room);
-  // Twice the smallest number of micro-batches or more is never the cheapest.
+  // More than twice the fewest possible micro-batches is never the cheapest.
   const int64_t most = std::min(shape.accumulation, 2 * least);
   StepPlan best;
   double bestCost = 0;

@@ -70,7 +70,7 @@ struct StepPrediction {
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
-  /// Returns the sum of its kernels' times, each running alone.
+  /// Returns the sum of the kernels' times, as if each ran alone.
   double busySeconds() const;
   int64_t machines(int64_t gpusPerNode) const {
     return (ranks + gpusPerNode - 1) / gpusPerNode;

@@ -85,7 +85,7 @@ public:
   int64_t number(qlora_group axis) const { return sizes.number(axis, rank()); }
   /// Whether this rank is its machine's first.
   bool isFirstOfMachine() const { return local.rank() == 0; }
-  /// Returns the first rank of this machine, a different one for each machine.
+  /// Returns the first rank of this machine, which identifies the machine.
   int firstOfMachine() const { return local.first(); }
 
   /// Set values[i] to its sum over all ranks, added in rank order.

@@ -19,7 +19,7 @@ namespace {
 constexpr auto kClosing = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-/// Answers of a port.
+/// What may answer at rank 0's address and port.
 enum class Met { kRankZero, kClosed, kSilent, kOtherProgram, kOtherSecret };
 } // namespace
 

@@ -124,7 +124,7 @@ void RendezvousServer::receive(Connection &client) {
   client.isProven ? answer(client) : authenticate(client);
 }
 
-/// Fails the start if the client has proved that it is a rank and closes early.
+/// Fails the start if a client that has proved to be a rank closes early.
 void RendezvousServer::close(Connection &client) {
   if (!client.isProven)
     return;

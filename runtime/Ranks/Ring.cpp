@@ -44,7 +44,7 @@ Status Ring::startHeartbeat(std::array<FileDescriptor, 2> controls,
   return Status::ok();
 }
 
-/// How long two neighbours may take to connect when both are there.
+/// How long two neighbours may take to connect once both have started.
 static constexpr std::chrono::milliseconds kRingPatience =
     std::chrono::seconds(15);
 

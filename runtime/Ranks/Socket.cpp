@@ -155,7 +155,7 @@ StatusOr<int> portOf(const FileDescriptor &socket) {
   return ntohs(reinterpret_cast<sockaddr_in *>(&address)->sin_port);
 }
 
-/// Calls `name`, which is getsockname or getpeername.
+/// Returns the address that `name` (getsockname or getpeername) finds.
 static StatusOr<std::string>
 numericAddress(const FileDescriptor &socket, std::string_view function,
                int (*name)(int, sockaddr *, socklen_t *)) {

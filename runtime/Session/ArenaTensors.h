@@ -98,7 +98,7 @@ private:
 };
 
 /// Streams the tensors of an arena to the file that rank 0 writes. Every rank
-/// creates one and calls finish(), between entries.
+/// creates a reader and calls finish(), between entries.
 class ArenaReader {
 public:
   /// All arguments must outlive this object.

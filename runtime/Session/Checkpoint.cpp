@@ -163,7 +163,7 @@ static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
 }
 
 /// Writes the tensors' files. `written` receives the status of the files. All
-/// ranks send all tensors in any case.
+/// ranks send all tensors even if a file cannot be written.
 Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
                                  Status &written) const {
   const std::map<std::string, std::map<std::string, std::string>> metadata = {

@@ -70,7 +70,8 @@ struct HeadCount {
 };
 
 /// The pipeline chunks of a micro-batch. Each chunk has a range of every group
-/// of sequences: one group, or the chosen and the rejected answers of pairs.
+/// of sequences. All sequences are one group; for pairs, chosen and rejected
+/// answers are two.
 struct ChunkRows {
   int64_t count = 1;
   int64_t runTokens = 1; ///< tokens of a chunk in one group

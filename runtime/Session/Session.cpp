@@ -278,7 +278,7 @@ int64_t Session::totalSteps() const {
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
 
-/// Returns the process's bytes outside host arenas; 0 without host arenas.
+/// Returns the process's bytes outside arenas; 0 if a GPU has the arenas.
 uint64_t Session::ownBytes() const {
   if (weights.processBytes == 0 || !stepShape().assignsAsOne)
     return weights.processBytes;
@@ -353,7 +353,7 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
                                          "after training")
                               .status());
   QLORA_RETURN_IF_ERROR(finish(run, result));
-  // Wait for all files: a rank that ends earlier would look failed.
+  // Wait for all files: a rank that ends earlier would seem to have failed.
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
@@ -485,7 +485,7 @@ StatusOr<int> runSession(const SessionRequest &asked,
       RankGroup::join(env, std::move(listening), timeout,
                       loaded.isOk() ? loaded->module.groups() : GroupSizes(),
                       loaded.status()));
-  // After joining, so that errors reach all ranks; before anything is read.
+  // Claim after joining, so that errors reach all ranks, but before reading.
   auto output = claimOutput(loaded->options, group);
   if (!output.isOk())
     return group.end(output.status());

@@ -61,7 +61,7 @@ private:
     return result.stopSignal != 0 || result.hasStoppedEarly;
   }
   bool isLast(int64_t done) const { return done == total || hasStopped(); }
-  /// Returns how many earlier steps may be in flight; 0 if they may be undone.
+  /// Returns how many earlier steps may be in flight; 0 if steps may be undone.
   size_t lead() const {
     return onNonFinite == "abort" ? static_cast<size_t>(run.device.lead()) : 0;
   }

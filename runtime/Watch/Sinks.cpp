@@ -44,7 +44,7 @@ Status attachSinks(Metrics &metrics, const Options &options, int64_t doneSteps,
   const auto names = options.names("report_to");
   if (std::ranges::find(names, "tensorboard") == names.end())
     return Status::ok();
-  // Keep the values logged with the last step of the checkpoint.
+  // Begin after the checkpoint's step, to keep the values logged with it.
   QLORA_ASSIGN_OR_RETURN(auto board,
                          TensorBoard::open(loggingFolder(options, doneSteps),
                                            doneSteps > 0 ? doneSteps + 1 : 0));

@@ -60,7 +60,7 @@ struct SettledStep {
 };
 
 /// Adds the preference metrics under TRL's names after `prefix`, and the
-/// routers' loss (before `routerFactor`). Adds nothing if there are none.
+/// routers' loss divided by `routerFactor`. Adds nothing if neither exists.
 void addSums(nlohmann::ordered_json &values, const std::string &prefix,
              const LossSums &sums, double routerFactor);
 

@@ -44,7 +44,7 @@ inline bool hasParts(const qlora_parameter &parameter) {
 /// Returns whether a rank needs the complete tensor to get its shard.
 bool isCutFromWhole(const qlora_parameter &parameter);
 
-/// Reads this rank's shard of a parameter without isCutFromWhole().
+/// Reads this rank's shard of a parameter if isCutFromWhole() is false.
 Status readPart(const LoadedModule &module, const ParameterSources &sources,
                 const qlora_parameter &parameter, ArenaSink &arena);
 

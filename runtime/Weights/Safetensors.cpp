@@ -149,8 +149,8 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
 }
 
 namespace {
-/// Writes tensors to a file. Adapters have hundreds of small tensors, so these
-/// are collected before they are written.
+/// Writes tensors to a file. Adapters have hundreds of small tensors, so small
+/// tensors are collected before they are written.
 class TensorWriter {
 public:
   TensorWriter(AtomicFile &file, const NextBytes &next, std::string start)

@@ -39,8 +39,8 @@ struct StoredDescription {
   float correction = 0; ///< correction of scales that are codes
 };
 
-/// Returns whether the files hold a weight in a stored format. False if its
-/// tensor is not quantized or missing.
+/// Returns whether the files hold a weight in a stored format. False if the
+/// weight is missing or not quantized.
 bool isStoredWeight(const ModelFiles &model, std::string_view name);
 
 /// Returns the name of the tensor with the weight's codes or values.

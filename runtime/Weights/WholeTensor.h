@@ -23,8 +23,8 @@ namespace qlora {
 qlora_parameter wholeOf(const qlora_parameter &slice);
 
 /// Like wholeOf() for a row of the module's table, but checks that the complete
-/// tensor has such shards (Slices.h); if not, kDataLoss. For a weight that is
-/// quantized in its file, the file determines the block.
+/// tensor can be cut like this (Slices.h); if not, kDataLoss. For a weight that
+/// is quantized in its file, the file determines the block.
 StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
                                     const ParameterSources &sources,
                                     const qlora_parameter &slice);

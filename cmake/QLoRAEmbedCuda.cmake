@@ -4,8 +4,8 @@
 #
 # Writes device code as C++ strings: qloraCudaUnits, one string per unit in the
 # order of UNITS, and qloraCudaPrelude, the start of units with generated
-# kernels. Replaces each #include "runtime/..." by the file's text, or drops it if
-# the string already has that text.
+# kernels. Replaces each #include "runtime/..." by the file's text, or drops it
+# if the string already has that text.
 cmake_minimum_required(VERSION 3.25)
 
 # Appends the file, with its includes replaced, to the global property TEXT,

@@ -5,9 +5,9 @@
 # Debian 12 (needs debootstrap) in FOLDER, by default a temporary folder that is
 # removed at the end. Its packages come from the machine's own sources.
 #
-# fresh_root.sh PACKAGE.deb [FOLDER]: installs the package alone, and there, as
-#   a user without an environment, trains the demo, stops it with Ctrl-C,
-#   resumes, compares, trains from each peer's YAML file, and runs the other
+# fresh_root.sh PACKAGE.deb [FOLDER]: installs only the package. A user without a
+#   Python environment trains the demo, stops it with Ctrl-C, resumes, compares,
+#   trains from YAML files of axolotl, LLaMA-Factory and TRL, and runs the other
 #   commands. 0.2 GiB, and 0.9 with the package's dependencies.
 # fresh_root.sh --clone [FOLDER]: with git and ca-certificates alone, clones
 #   this repository's last commit and runs README's two commands in README's

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The wheel, alone in a fresh environment: its commands and its package train
-a compiled program, report the program's errors unchanged, and stop it."""
+a compiled program, stop training, and report errors unchanged."""
 
 import os
 import pathlib

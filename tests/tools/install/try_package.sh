@@ -9,7 +9,7 @@ rm -rf demo whole stopped log peers
 cp -r /usr/share/qlora/examples/demo demo
 qlora info
 qlora train demo/train.yaml --output-dir whole
-# Without job control a shell's child in the background ignores SIGINT.
+# Job control: without it, a background child of a shell ignores SIGINT.
 set -m
 qlora train demo/train.yaml --output-dir stopped > log & train=$!
 until grep -q ' 20/' log; do sleep 0.2; done
@@ -19,7 +19,7 @@ qlora train demo/train.yaml --output-dir stopped --resume-from-checkpoint latest
 cmp whole/adapter_model.safetensors stopped/adapter_model.safetensors
 qlora compare whole stopped
 for peer in axolotl llama-factory trl; do
-  # The YAML files name the model and the data by these relative paths.
+  # The YAML files name the demo by a path relative to this folder.
   mkdir -p peers/1/2/3/4
   ln -sfn /usr/share/qlora/examples peers/examples
   cp -r /tmp/peers/. peers/1/2/3/4

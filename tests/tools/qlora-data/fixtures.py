@@ -96,7 +96,7 @@ QWEN_TOOLS = """{%- if tools %}
 """
 
 # This template drops the thinking of all but the last turn, as some published
-# ones do.
+# templates do.
 FORGETFUL = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{% if message.role == 'assistant' and loop.last %}{{ '<think></think>' }}"
@@ -138,7 +138,7 @@ def byte_fallback():
 
 def adds(tokenizer, single):
     """Returns `tokenizer` with a post-processor that formats a text as
-    `single`, trimming offsets like those of byte-level models."""
+    `single` and trims offsets as byte-level models do."""
     from tokenizers import processors
     tokenizer.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=True),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes Inputs/chat-texts.json: conversations as transformers renders them
-with qlora-data's templates and those of tests/Inputs/chat_templates, which
-follow the formats of the most used models; if a template has marks, also the
-marked text. Needs the package transformers:
+with qlora-data's templates and with tests/Inputs/chat_templates, which have the
+formats of the most used models. Also writes the text inside {% generation %}
+marks, for templates with marks. Needs the package transformers:
 
     make_chat_texts.py Inputs/chat-texts.json
 """

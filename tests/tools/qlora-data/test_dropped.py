@@ -30,8 +30,8 @@ ROW = {"messages": talk(call())}
 FIRST_NAME = CHATML.replace(
     "+ '<|im_end|>", "+ (message.tool_calls[0].function.name if "
     "message.tool_calls else '') + '<|im_end|>")
-# Like DeepSeek R1's template, this one renders calls only if the content is
-# none.
+# Like DeepSeek R1's template, this template renders calls only if the content
+# is null.
 ONLY_WITHOUT_CONTENT = CHATML.replace(
     "message['content'] ", "(message['content'] if message['content'] is string"
     " else message.tool_calls[0] | tojson) ")

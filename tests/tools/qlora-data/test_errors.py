@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Bad input, bad models, hostile templates, the token file itself."""
+"""Tests bad input, bad models, hostile templates and the token file."""
 
 import os
 import resource

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kinds of files: the same rows in any of them give the same tokens. An
-unsupported kind is named, with the command that converts it to JSONL."""
+"""The same rows in any supported kind of file give the same tokens. The error
+for an unsupported kind has a command that converts the file to JSONL."""
 
 import bz2
 import gzip

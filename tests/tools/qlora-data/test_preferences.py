@@ -174,7 +174,7 @@ class PreferencesTest(ToolTest):
                   "rejected": "e"}, "'history' conflicts with"),
                 ({"messages": [USER], "chosen": "a", "rejected": "b"},
                  "'messages' is a list, but its answers are a string"),
-                # The answer would be in the row twice.
+                # The answer of `messages` would be in the row twice.
                 ({"messages": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'messages' ends with an "
                  "assistant's turn"),

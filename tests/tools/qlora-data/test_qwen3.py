@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Qwen3's conversations: the training template compared with transformers'
-results for the model's own template and TRL's (Inputs/qwen3-texts.json)."""
+"""Conversations of Qwen3: compares the training template with transformers'
+results for the templates of the model and of TRL (Inputs/qwen3-texts.json)."""
 
 import json
 import os

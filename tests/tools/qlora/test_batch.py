@@ -87,8 +87,8 @@ class PlanTest(QloraTest):
         parts = [bytes for name, bytes in rows.items()
                  if name.startswith("    ")]
         self.assertGreater(saved, whole / 2)
-        # The parts are the live values at the peak. The rest of `whole` is lost
-        # in packing.
+        # `parts` are bytes of live values at the peak. The rest of `whole` is
+        # gaps between buffers.
         self.assertLessEqual(sum(parts), whole * 1.02)
         self.assertGreater(sum(parts), whole * 0.8)
 

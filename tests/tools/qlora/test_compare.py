@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""qlora compare, for runs that this test trains, and their sessions."""
+"""Tests qlora compare on runs that the tests train."""
 
 import json
 import os

@@ -101,8 +101,8 @@ class DefaultsTest(ForeignTest):
             "lora-dropout": "0.05", "assistant-only-loss": "false",
             "lora-target-modules": '["q_proj","v_proj"]'})
         for objective in ("dpo", "kto", "orpo"):
-            # Preference training turns dropout off, so the default is not
-            # passed on.
+            # Preference training turns dropout off, so TRL's default dropout is
+            # not passed on.
             for text, words in ((f"{TRL}rl: {objective}\n", ()),
                                 (TRL, (f"--rl={objective}",))):
                 self.assert_options(text, {"learning-rate": "1e-06"}, *words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands of qlora, with the tools of PATH, on the demo model."""
+"""Tests the commands of qlora on the demo model. Uses the tools on PATH."""
 
 import json
 import os
@@ -113,7 +113,7 @@ class TrainTest(QloraTest):
 
     def test_the_first_pattern_counts(self):
         """The first pattern that matches counts, as in PEFT, and
-        adapter_config.json keeps their order."""
+        adapter_config.json keeps the order of patterns."""
         lines = ("lora_rank_pattern:\n  q_proj: 3\n"
                  "  layers.0.self_attn.q_proj: 5\n")
         with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:

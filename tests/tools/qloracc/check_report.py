@@ -8,8 +8,8 @@
 
 * the page is one file without external references, and has the plan of the
   JSON; TEXT, as a tensor's name, is only data in it;
-* its head describes the run as the options and entries do, with the values of
-  the JSON; everything that is drawn has a plain name and a colour;
+* the head of the page describes the run with the values of the JSON; everything
+  that is drawn has a plain name and a colour;
 * in page and snapshot no two buffers share a byte at a time, and the arenas
   are as large as the plan says;
 * the page's peak, its categories and its collectives are those of the plan;
@@ -24,7 +24,7 @@ import math
 import pickle
 import re
 
-# Number of these elements in the page, which tensor names must not change.
+# Number of elements in the page. Tensor names must not change it.
 ELEMENTS = {"script": 2, "style": 1, "h1": 1}
 OUTSIDE = ("src", "href", "srcset", "action", "data", "poster", "background")
 

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Returns the row that a launch's kernel names; nullptr if it is generated.
+/// Returns the row of a launch's kernel; nullptr for a generated kernel.
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checks that fail if an undamaged file is from another build or for other
-// CPUs.
+// Checks that fail if a file is from another build or for another CPU.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -160,8 +159,7 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// Ends even if the list of stages is cyclic: their numbers must be 0, 1, 2,
-/// ...
+/// Ends even if the list of stages is cyclic: stage i must have number i.
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

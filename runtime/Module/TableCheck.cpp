@@ -150,7 +150,7 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
 /// Maximum length of a dimension, so that no product overflows.
 static constexpr int64_t kMostLength = int64_t{1} << 40;
 
-/// Checks a tp or ep shard. Segments are in units of the complete dimension.
+/// Checks a tp or ep shard. Segment lengths are those of the complete tensor.
 static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
   if (p.slices == 0)
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
@@ -205,7 +205,7 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
 }
 
 /// Whether `next`, sorted after `one`, begins before the end of `one`. Tensors
-/// of a sharded range have the same offset; `first` orders them.
+/// of a sharded range have the same offset; their `first` orders them.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)

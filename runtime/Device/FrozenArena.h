@@ -44,8 +44,8 @@ public:
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes) {
     return of(HostMemory::shared(descriptor, bytes), Kind::kShared);
   }
-  /// Maps the first `bytes` of a file, read-only; they hold the weights
-  /// already. The descriptor may be closed afterwards.
+  /// Maps the first `bytes` of a file that already holds the weights,
+  /// read-only. The descriptor may be closed afterwards.
   static StatusOr<FrozenArena> filled(int descriptor, uint64_t bytes) {
     return of(HostMemory::readOnly(descriptor, bytes), Kind::kFilled);
   }

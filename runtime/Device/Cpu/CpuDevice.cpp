@@ -301,8 +301,8 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-/// Prepares an entry. In a sweep, finishEntry() runs its commands, because
-/// other runs may share them.
+/// Prepares an entry. In a sweep, finishEntry() runs the entry's commands,
+/// because other runs may share them.
 Status CpuDevice::beginEntry(const qlora_entry &entry) {
   if (options.turns) {
     aheadOrder =

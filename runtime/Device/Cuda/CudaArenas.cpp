@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Bytes to which cuMemAlloc always aligns.
+/// Alignment in bytes that cuMemAlloc always gives.
 static constexpr uint64_t kNaturalAlignment = 256;
 
 /// Maximum number of processes that a message names.
@@ -82,8 +82,8 @@ static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
   return CudaMemory(driver, address);
 }
 
-/// Adds the arena and, if memory is exhausted, sizes and free bytes to an
-/// error.
+/// Adds the arena to an error; if memory is exhausted, also sizes and free
+/// bytes.
 static Status explain(const Status &status, const qlora_arena &arena,
                       const CudaGpu &gpu) {
   const auto memory = gpu.memory();

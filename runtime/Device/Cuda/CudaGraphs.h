@@ -65,9 +65,9 @@ private:
   Mode mode = Mode::kDirect; ///< mode of the current graph
 };
 
-// A captured graph cannot skip work, so there is one graph for each quarter of
-// labelled rows. Ranks with collectives in an entry get the same labelled_rows,
-// and so choose the same graph.
+// A captured graph cannot skip work, so there is one graph for 1/4, 2/4, 3/4
+// and 4/4 labelled rows each. Ranks with collectives in an entry get the same
+// labelled_rows, and so choose the same graph.
 
 inline constexpr size_t kLabelShares = 4;
 inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment

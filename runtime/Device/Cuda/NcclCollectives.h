@@ -92,8 +92,8 @@ private:
   const GroupCollectives hosts;
   const GroupSizes sizes;
   Collectives &host; ///< all ranks
-  /// Per group; null if it uses the world communicator or has one rank. An
-  /// abort keeps the handles alive until it ends: NCCL may write to one.
+  /// Null for groups that use the world communicator or have one rank. An abort
+  /// keeps the handles alive until it ends: NCCL may write to one.
   using Handles = std::array<ncclComm_t, QLORA_GROUP_COUNT>;
   const std::shared_ptr<Handles> handles = std::make_shared<Handles>();
   Handles &communicators = *handles;

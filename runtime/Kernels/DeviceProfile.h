@@ -86,7 +86,7 @@ struct GpuRates {
 struct CpuKernelRates {
   /// Rate of panel_matmul's FLOPs, without its decoding and packing.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
-  /// Rate of causal attention, forward and backward, in needed FLOPs per time.
+  /// Rate of causal attention, forward and backward, from needed FLOPs.
   double attentionF32Gflops = 0, attentionBf16Gflops = 0;
   /// Rate of packing a GEMM's second operand; bytes read plus written.
   double packGbps = 0;

@@ -38,7 +38,7 @@ using namespace qlora;
 
 namespace {
 
-/// One row of the table of GPUs, in short units.
+/// One row of the table of GPUs. Gbps members are in 10^9 bytes per second.
 struct Gpu {
   std::string_view name, title;
   int64_t multiprocessors;

@@ -163,7 +163,7 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
                    batchRow, keyHead, row);
 }
 
-/// Turns the scores in scratch into probabilities; copies them to `narrow`.
+/// Turns the scores in scratch into probabilities; rounds them into `narrow`.
 void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                          uint16_t *narrow) {
   float *scores = scratch.scores.in<float>(slot);

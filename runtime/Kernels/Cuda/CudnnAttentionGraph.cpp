@@ -71,7 +71,8 @@ private:
     graph.pointwise(pointwise::kIndex, {y0}, y, kFloat, axis);
     return y;
   }
-  /// Selects x where `left` compares to `right`, kMasked elsewhere.
+  /// Selects x where the comparison of `left` and `right` is true, else
+  /// kMasked.
   Tensor where(int comparison, Tensor left, Tensor right, Tensor x);
   Tensor maskFarKeys(Tensor x);
   Tensor maskLaterKeys(Tensor x);

@@ -48,7 +48,7 @@ inline constexpr int64_t kNestedRun = 256;
 
 // Formats ---------------------------------------------------------------------
 
-/// Whether a format's scales are codes: never, with doubleQuant, or always.
+/// When a format's scales are codes: never, only with doubleQuant, or always.
 enum class CodedScales { kNever, kByChoice, kAlways };
 
 struct StoredFormat {

@@ -219,7 +219,7 @@ static Reason needCudnn(const KernelRequest &r) {
     return refusalOf(r, "dim", "be at most 256");
   if (r.constantAsDouble("cap") != 0)
     return "scores have a cap";
-  // cuDNN computes strides of the scores even if they are never in memory.
+  // cuDNN computes strides of the scores, even if no memory holds the scores.
   const Size scores = Size(r.constant("batch")) * Size(r.constant("heads")) *
                       Size(r.constant("length")) * Size(r.constant("length"));
   if (scores.bytes() > uint64_t(1) << 60)

@@ -33,8 +33,8 @@ struct GemmProblem {
   bool transposeA, transposeB;
   qlora_dtype a, b, c;
   float alpha = 1, beta = 0;
-  /// Whether an f32 a or b may be rounded to bf16 if the other of the two is
-  /// bf16 (`^` of Kernels.def).
+  /// Whether a may be rounded to bf16 if b is bf16, and b if a is bf16 (`^` of
+  /// Kernels.def).
   bool mayRound = false;
   auto operator<=>(const GemmProblem &) const = default;
 

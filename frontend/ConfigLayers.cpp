@@ -117,7 +117,7 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
   // transformers reads `use_sliding_window` only for families with `hasSwitch`.
-  // In other families with windows, a value of false is refused below.
+  // For other families, a value of false is refused below if there is a window.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");

@@ -18,7 +18,7 @@ namespace {
 
 /// Groups query heads into runs of equal size, with the same number of runs on
 /// each rank. If heads do not divide evenly, runs repeat their last head, and
-/// whole runs are repeated. Results of the copies are unused: no gradient.
+/// whole runs are repeated. The copies' results are unused and get no gradient.
 struct HeadRuns {
   int64_t heads, keyHeads; ///< of the op
   int64_t queries, runs; ///< query heads per run; used runs

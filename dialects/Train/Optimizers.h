@@ -4,7 +4,7 @@
 //
 // A parameter names its optimizer in the attribute `optimizer`, which
 // mark-trainable chooses from --optim. A row of the table names the op that
-// computes the update and its states. It also decides what one op updates:
+// computes the update and its states. The row also sets what one op updates:
 //
 //   by group    all parameters that are updated alike, as rows of kFlatColumns
 //               elements, by a row op; states have the layout of the group

@@ -59,8 +59,8 @@ inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
 int64_t runRanksOf(mlir::Operation *module);
 
 /// A range of rows of the flat arenas whose parameters are updated alike. Row 0
-/// follows the statistics row. `rows` is divisible by updatePiecesOf() and, if
-/// not 0, by runRanksOf().
+/// follows the statistics row. `rows` is divisible by updatePiecesOf(), and by
+/// runRanksOf() if that is not 0.
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;

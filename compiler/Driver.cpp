@@ -205,7 +205,7 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
 
 /// Plans copies of `step` until a plan fits. Each activation budget is the
 /// previous peak minus the bytes over the limit. Leaves the smallest plan in
-/// `best`. The last attempt plans the lowest peak: an error names its size.
+/// `best`. The last attempt plans the lowest peak, whose size an error names.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();

@@ -233,12 +233,12 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   LowerToProgramOptions lower;
   lower.offloadStates = options.offloadStates;
   pm.addPass(createLowerToProgram(lower));
-  // Before the plan, which must include the workspaces that this adds.
+  // Before plan-memory, which must include select-kernels' workspaces.
   SelectKernelsOptions select;
   select.target = options.target;
   select.workspaces = budget.workspaces;
   pm.addPass(createSelectKernels(select));
-  // Before the plan: concurrent commands must not share memory.
+  // Before plan-memory, because concurrent commands must not share memory.
   AssignQueuesOptions queues;
   queues.target = options.target;
   queues.profile = options.deviceProfile;

@@ -102,7 +102,7 @@ static bool isNamed(const std::string &path, const std::string &name) {
   return path == name || path.ends_with("." + name);
 }
 
-/// Returns the adaptable modules that `name` matches, and the head if it does.
+/// Returns the modules that `name` matches, among adaptable ones and the head.
 static Paths namedBy(const NamedModules &modules, const std::string &name) {
   Paths named;
   for (const std::string &path : modules.adaptable)

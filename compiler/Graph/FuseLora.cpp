@@ -111,7 +111,7 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
   whole.setPartRowsAttr(builder.getDenseI64ArrayAttr(rows));
 }
 
-/// Replaces the siblings by one matmul with `name` and a split.
+/// Replaces the siblings by one matmul with the parameter `name`, and a split.
 static void replaceSiblings(const Siblings &siblings, StringRef name,
                             RankedTensorType weightType) {
   WeightedMatmul first = siblings.front();

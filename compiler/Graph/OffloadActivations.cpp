@@ -338,7 +338,7 @@ DictionaryAttr ActivationCopies::facts(StringRef values) {
       .get();
 }
 
-/// Returns the GPU's profile: the target must have separate memory and a bus.
+/// Returns the device's profile. Fails for a CPU, which has no separate memory.
 FailureOr<DeviceProfile> OffloadActivationsPass::profileOfGpu() {
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
   if (!device.isOk())

@@ -63,7 +63,7 @@ private:
   void dropWeights();
 
   int64_t sentBytes = 0;
-  /// Stages that use each parameter before functions are reduced to one stage.
+  /// Stages that use each parameter. Found before dropping other stages' ops.
   llvm::StringMap<SmallVector<int64_t>> stagesOfUsers;
 };
 

@@ -145,7 +145,7 @@ static Value directionOf(const Arithmetic &a, Value x,
   for (Value direction : directions)
     x = a.sub(x, a.mul(wide(a.sum(a.mul(direction, x))), direction));
   Value left = norm(x), none = a.number(kLeastNorm);
-  // Both are false for values that are not finite: left - left is NaN.
+  // If `left` is not finite, both are false, and `factor` becomes NaN.
   Value isSmall = a.compare(arith::CmpFPredicate::OLT, left, least);
   Value isNone = a.compare(arith::CmpFPredicate::OLT, left, none);
   Value factor = a.div(a.add(a.sub(left, left), a.number(1)), left);

@@ -68,8 +68,8 @@ static WeightedMatmul thinOn(Value part, WeightedMatmul wide) {
   return adds ? thin : WeightedMatmul();
 }
 
-/// Returns the matmuls that add to the columns of `wide`, in order; none if
-/// some column range has none.
+/// Returns the matmuls that add to the columns of `wide`, in order. Returns an
+/// empty list if nothing adds to one of the column ranges.
 static SmallVector<WeightedMatmul> findThin(WeightedMatmul wide,
                                             SplitOp split) {
   SmallVector<WeightedMatmul> found;

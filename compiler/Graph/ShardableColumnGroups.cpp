@@ -42,8 +42,8 @@ static std::string needsWhole(Operation *op) {
 }
 
 /// Returns whether the columns of a matmul can be sharded: it has one group, or
-/// frozen matrices stacked by rows. (A range of each trainable matrix is not
-/// supported.)
+/// frozen matrices stacked by rows. (Ranges of stacked trainable matrices are
+/// not supported.)
 static bool canDivideGroups(WeightedMatmul product) {
   if (product.getGroups() == 1)
     return true;

@@ -33,8 +33,8 @@ public:
 
   bool isSharded(mlir::Value value) const;
   const ShardedWeights &weights() const { return dividedWeights; }
-  /// Returns the different reasons why weights stay whole: first the reasons
-  /// that other sizes or formats would avoid, and larger weights first.
+  /// Returns the different reasons why weights stay whole. Reasons that other
+  /// sizes or formats would avoid come first; otherwise, larger weights do.
   llvm::ArrayRef<std::string> reasons() const { return kept; }
   /// Returns which heads, or which matmul width, `ranks` does not divide; empty
   /// if it divides all that could be sharded.

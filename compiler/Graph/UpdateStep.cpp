@@ -84,8 +84,8 @@ static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
   }
 }
 
-/// Builds the norm of all groups; sharded groups come last. Each rank sends its
-/// shard's norm as one value, so that all ranks compute the same bits.
+/// Builds the gradient norm of all groups; sharded groups come last. Each rank
+/// sends its shard's norm as one value, so all ranks compute the same bits.
 static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
   Location loc = b.getUnknownLoc();
   Type f32 = b.getF32Type();

@@ -60,7 +60,8 @@ public:
   /// Adds the work of `runs` runs of an entry; returns the items of one run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the runs' time: `timeline` of this stage, `seconds` of all stages.
+  /// Adds the runs' time: `timeline` is this stage's; all stages take
+  /// `seconds`.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 

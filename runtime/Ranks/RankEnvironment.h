@@ -75,7 +75,7 @@ int slurmTasksOfNode(std::string_view perNode, int node);
 // The variable QLORA_RANK_CHANNEL has its descriptor. The launcher sends the
 // job's secret, and to rank 0 also the descriptor of the listening socket. The
 // rank sends its error before it ends. So no secret is on a command line, and
-// no other program can take the port in between. A message is a packet of JSON.
+// no other program can take the port first. A message is a packet of JSON.
 
 inline constexpr const char *kRankChannelVariable = "QLORA_RANK_CHANNEL";
 inline constexpr size_t kMaxChannelBytes = 64 << 10;

@@ -6,7 +6,8 @@
 // reductions and all-gathers.
 //
 // The world group is a ring. Every smaller group of several ranks is a ring
-// too, found through the first. If one ring loses a rank, all end (Ring::bind).
+// too; its ranks meet through the first ring. If one ring loses a rank, all end
+// (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // Ranks in a ring: each has one connection to the next rank and one to the
-// previous rank, for any number of ranks. The first ring of a job is found
-// through an exchange at the rendezvous (Rendezvous.h), rings of fewer ranks
-// through an exchange on the first ring. A neighbour that connects proves the
-// job's secret over random bytes that only this exchange has sent. The first
-// ring also has heartbeat connections (Heartbeat.h), which serve all rings.
+// previous rank, for any number of ranks. Neighbours in the first ring of a job
+// meet through an exchange at the rendezvous (Rendezvous.h), neighbours in
+// rings of fewer ranks through an exchange on the first ring. A neighbour that
+// connects proves the job's secret over random bytes that only this exchange
+// has sent. The first ring also has heartbeat connections (Heartbeat.h), which
+// serve all rings.
 //
 // Later messages are neither encrypted nor signed, like NCCL's. The network
 // between a job's machines is trusted; strangers who reach its ports are not.
@@ -74,8 +75,9 @@ public:
   /// Sends bytes to the previous rank and returns the bytes of the next rank.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
 
-  /// Connects both neighbours and blocks meanwhile. All members call it. This
-  /// rank listens on the interface with `address`. `timeout`: see exchange().
+  /// Connects to both neighbours, and blocks until then. All members call it.
+  /// This rank listens on the interface with `address`. `timeout`: see
+  /// exchange().
   static StatusOr<std::unique_ptr<Ring>>
   connect(const std::string &address, const TellNext &tellNext,
           std::string_view secret, const Members &members,
@@ -104,9 +106,9 @@ public:
   std::chrono::milliseconds timeout() const { return limit; }
 
   /// Sends a message to one neighbour and receives one from a neighbour at the
-  /// same time; null: no message. kAborted if a neighbour has ended, or if no
-  /// byte has moved for the timeout; then closes the connections, which other
-  /// ranks notice.
+  /// same time. Either may be null. kAborted if a neighbour has ended, or if no
+  /// byte has moved for the timeout; the connections are then closed, which
+  /// other ranks notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
   /// Returns kAborted if this or a bound ring lost a neighbour. Does not block.

@@ -198,7 +198,7 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
 }
 
 Status RingCollectives::run(const CollectiveCall &call) {
-  // SEND and RECV do not count: pipeline stages have different numbers of them.
+  // SEND and RECV are not counted: pipeline stages run different numbers.
   const bool isOfTwo =
       call.kind == QLORA_COLLECTIVE_SEND || call.kind == QLORA_COLLECTIVE_RECV;
   if (isOfTwo)

@@ -103,8 +103,8 @@ static void makePlain(ordered_json &config) {
   config["init_lora_weights"] = true;
 }
 
-/// Returns how PEFT changes a model before it loads the adapter. LoftQ keeps
-/// the quantized base as it is.
+/// Returns init_lora_weights as written: PEFT changes the base accordingly
+/// before it loads an adapter. After LoftQ, PEFT must not change the base.
 static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
              ? ordered_json(init != "false")

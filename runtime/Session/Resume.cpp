@@ -35,7 +35,7 @@ static bool isGiven(const std::string &given) {
 static bool isInFolder(const std::string &given, const std::string &output) {
   std::error_code ignored;
   const fs::path path = absolutePath(given);
-  // Names are compared first: a failing disk must not make this run a new one.
+  // Compare names first: fs::equivalent() is false if the disk fails.
   return path.parent_path() == absolutePath(output) ||
          fs::equivalent(path, output, ignored) ||
          fs::equivalent(path.parent_path(), output, ignored);

@@ -6,8 +6,8 @@
 // Only the choice of the rank's GPU changes. In addition, a run calls:
 //
 //   checkSharing()     before the ranks meet: checks the numbers of ranks
-//   prepareSharing()   checkSharing(), before any thread starts: NCCL refuses
-//                      two ranks on one GPU unless its variables allow it
+//   prepareSharing()   checkSharing(); then, before any thread starts, sets
+//                      variables with which NCCL allows two ranks on one GPU
 //   checkSharedMemory()  once all ranks have met: checks that the plans of the
 //                      ranks of each GPU fit together
 

@@ -41,8 +41,8 @@ public:
   Status make(const LoadedModule &module, const ParameterSources &sources,
               const qlora_parameter &of);
 
-  /// Returns the shard of rank `rank` of the group that holds the tensor, of
-  /// arenaBytesOf() bytes. The result refers to this tensor.
+  /// Returns the shard, arenaBytesOf() bytes, of rank `rank` in the group that
+  /// holds the tensor. The result refers to this tensor.
   ShardView cutFor(uint64_t rank) const;
 
 private:

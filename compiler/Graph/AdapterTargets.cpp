@@ -100,8 +100,8 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
     return false;
   }
   if (!numbers.empty() && suffixes.empty()) {
-    error = "layers_to_transform needs a list of names in "
-            "lora_target_modules; use one, or choose layers in its regular "
+    error = "layers_to_transform needs lora_target_modules to be a list, not a "
+            "regular expression; write a list, or select the layers in the "
             "expression";
     return false;
   }

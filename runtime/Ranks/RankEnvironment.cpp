@@ -130,10 +130,11 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   else if (const char *nodes = get("SLURM_STEP_NODELIST"); isSlurm && nodes)
     env.masterAddress = firstSlurmHost(nodes);
   else if (env.localWorldSize < env.worldSize)
-    return Status::invalid("{} started {} ranks, {} of them on this machine. "
-                           "Fix: on every rank, set MASTER_ADDR to the host of "
-                           "rank 0 and MASTER_PORT to a free port there",
-                           env.launcher, env.worldSize, env.localWorldSize);
+    return Status::invalid(
+        "MASTER_ADDR is not set, but {} started {} ranks, only {} of them on "
+        "this machine. Fix: on every rank, set MASTER_ADDR to the host of rank "
+        "0 and MASTER_PORT to a free port there",
+        env.launcher, env.worldSize, env.localWorldSize);
   env.masterPort = kDefaultPort;
   if (isSlurm) {
     int job = 0, step = 0;

@@ -72,8 +72,9 @@ static std::string nameOf(const Options &options) {
 static Status cannotWrite(const std::string &path,
                           const std::error_code &error) {
   return Status::unavailable(
-      "cannot write '{}': {}; this run's session is not recorded", path,
-      error.message());
+      "cannot write '{}': {}; qlora compare cannot show this run after another "
+      "run uses the folder",
+      path, error.message());
 }
 
 Status SessionRecord::begin(const Run &run, const ordered_json &facts) {

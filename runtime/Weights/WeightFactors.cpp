@@ -149,8 +149,8 @@ static std::string toBytes(const LowRank &values) {
 static Status fromBytes(const std::string &bytes, WeightFactors &to) {
   if (bytes.size() != to.a->bytes + to.b->bytes)
     return Status::error(StatusCode::kAborted,
-                         "another rank decomposed '{}' for another train.so; "
-                         "start all ranks with one file",
+                         "another rank has PiSSA or OLoRA factors of '{}' for "
+                         "another train.so; start all ranks with the same file",
                          to.weight->name);
   const auto *values = reinterpret_cast<const float *>(bytes.data());
   to.values.a.assign(values, values + to.a->bytes / sizeof(float));

@@ -41,7 +41,7 @@
 // LIST: error: modules_to_save: expects a list, but got {"lm_head":1}
 // NAMES: error: modules_to_save: expects names
 // EXCLUDE: error: exclude_modules: expects a list of module names
-// LAYERS: error: layers_to_transform needs a list of names in lora_target_modules
+// LAYERS: error: layers_to_transform needs lora_target_modules to be a list, not a regular expression
 // NOTHING: error: exclude_modules: ["l.0.q_proj"] excludes all modules of lora_target_modules. Fix: remove it
 // UNKNOWN: error: lora_target_modules: 'q_porj' matches no linear or embedding; did you mean 'q_proj'?
 // HEAD: error: lora_target_modules: 'lm_head' is the LM head, which does not support adapters (it shares the weight of 'embed_tokens', which does). Fix: remove it

@@ -64,9 +64,9 @@ TEST(RankEnvironment, OpenMpiOnOneMachine) {
 TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
   auto env = read({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}});
   EXPECT_EQ(env.status().message(),
-            "MASTER_ADDR is not set, but PMI started 4 ranks, only 1 of them "
-            "on this machine. Fix: on every rank, set MASTER_ADDR to the host of "
-            "rank 0 and MASTER_PORT to a free port there");
+            "MASTER_ADDR is not set, but PMI started 4 ranks, only 1 of "
+            "them on this machine. Fix: on every rank, set MASTER_ADDR to "
+            "the host of rank 0 and MASTER_PORT to a free port there");
 }
 
 /// Returns the variables of srun in Slurm 22.05 for three ranks on two of a

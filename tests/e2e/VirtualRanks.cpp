@@ -9,14 +9,14 @@
 // Each step takes the next PER_STEP micro-batches of the data, in file order,
 // distributed over the ranks with different rows. In all steps but the last,
 // ranks run ACCUMULATE for all of their micro-batches, and then ACCUMULATE_LAST
-// for one of padding, whose gradient is zero. So `before` is each rank's
-// operand of the reduction, in any form, and `gradient` its result. In the last
-// step ACCUMULATE_LAST has a micro-batch, as in training.
+// for a micro-batch of padding, whose gradient is zero. So `before` is a rank's
+// operand of the reduction, and `gradient` the result. In the last step
+// ACCUMULATE_LAST has a micro-batch of the data, as in training.
 //
 // Tensors are called rank/step/what:
 //
 //   before     gradient arena before the reduction; not in the last step
-//   gradient   gradient arena after it: sums, not yet divided by the labels
+//   gradient   gradient arena after the reduction, not divided by the labels
 //   trainable, state, residual   arenas after the update, if there are any
 //   start      residuals and states before the step, as above: start.state, ...
 //   sums       loss, labels, norm of the gradient
@@ -182,7 +182,7 @@ void Rank::perturb() {
     const uint64_t seed = hashOf(parameter.name);
     const uint64_t shard = group.number(QLORA_GROUP_FSDP) * parameter.piece;
     for (uint64_t at = 0; at < arenaBytesOf(parameter); at += sizeof(float)) {
-      // The byte of the tensor; before the first one it wraps around.
+      // Byte offset in the tensor. Bytes before the tensor wrap around.
       const uint64_t byte =
           parameter.piece ? shard + at - parameter.first : at;
       if (byte >= parameter.bytes)
@@ -204,7 +204,7 @@ std::vector<uint8_t> Rank::bytesOf(uint32_t arena) {
   return bytes;
 }
 
-/// Records an arena as float32; the values of 8-bit codes are not used.
+/// Records an arena as float32, even 8-bit codes, whose values are not used.
 void Rank::keep(int step, const char *what, qlora_arena_kind kind) {
   const auto arena = module.arena(kind);
   if (!arena)
@@ -222,8 +222,8 @@ MicroBatch Rank::read(int64_t number) {
   return batch;
 }
 
-/// Returns the maximum labels of any micro-batch: the LM head computes that
-/// many rows on all ranks.
+/// Returns the largest number of labels of a micro-batch: the LM head computes
+/// that many rows on all ranks.
 int64_t Rank::mostLabels() {
   int64_t most = 0;
   for (int64_t i = 0; i < kSteps * job.perStep; ++i)

@@ -7,10 +7,10 @@
 
 The model, base and first adapter of mistral-window, with two rows of 128
 tokens, a length that cuDNN's attention supports. The rows have packed segments
-with padding after them, two query heads per key head, and a sliding window of
-12. transformers gets segments and window in one mask, because a mask for packed
-rows replaces its window. Needs torch, transformers and peft; case.json has
-their versions.
+and then padding; the model has two query heads per key head and a window of 12
+tokens. transformers gets segments and window in one mask, because a mask for
+packed rows replaces its window. Needs torch, transformers and peft; case.json
+has their versions.
 """
 
 import json

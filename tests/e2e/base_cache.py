@@ -7,7 +7,7 @@
 
   same      the run that makes a base, one that maps it and one without a
             cache have the same losses and adapter, on one and two ranks
-  damaged   a damaged base is noted, gives the same run, and is replaced
+  damaged   a run warns of a damaged base, replaces it, and trains the same
   read      the second start of a model reads none of its weights, and in all
             about a third of its bytes (both files are dropped from memory
             before, so resident pages afterwards were read)

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run that is killed or stopped, and resumed, equals one that was not: the
-same bytes of adapter and moments, the same metrics except times. Failing calls
-and kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
+"""A run that is killed or stopped, and resumed, equals an uninterrupted run:
+same bytes of adapter and moments, same metrics except times. Failing calls and
+kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
 
     checkpoints.py --tools build/bin [--kills 200] [--flips 2000]
                    [--steps 60] [PART ...]
 
-  kills    a run killed at random moments, launcher or a rank, and started
-           again until it ends, on one and on two ranks
+  kills    the launcher or a rank is killed at random moments, and the run is
+           restarted until it ends, on one and on two ranks
   flips    a changed byte of a checkpoint is always found, and the checkpoint
            before is used
-  signals  Ctrl-C, SIGTERM, a second one, SIGUSR1; many change no result
+  signals  Ctrl-C, SIGTERM, a second signal, SIGUSR1; many change no result
 Without arguments it runs the short form, as the test suite does.
 """
 

@@ -10,8 +10,8 @@
 A row of the covering array (covering_rows.py) is a tiny model that is created
 here, imported, compiled and trained for two steps as a user would. It is
 compared with PyTorch's results (Inputs/covering.json, from
-Inputs/covering.py): losses, gradient norms, logits before, and logits of a
-second run from the written adapter. An impossible row is refused with its
+Inputs/covering.py): losses, gradient norms, logits before training, and logits
+of a second run from the written adapter. An impossible row is refused with its
 message. With --every, each N-th row from row I on is trained. With --fsdp the
 rows with several ranks and a frozen base are trained with fsdp. With --peft the
 adapters of families that PYTHON's transformers supports are loaded with its

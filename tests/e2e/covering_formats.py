@@ -188,7 +188,7 @@ def stored_integers(is_awq):
 
 
 class Format:
-    """How files are stored: `dtype` of plain tensors, `store` for the weights
+    """A file format: `dtype` of plain tensors, the function `store` for weights
     of `roles`, config.json's `method`; or `options` to quantize on load. MLPs
     and experts are `inner` wide if the format's blocks need it."""
 

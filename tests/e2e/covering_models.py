@@ -284,8 +284,8 @@ def drawn(family, seed, name, role, shape):
 
 
 def write_model(folder, family, form, seed, decoded=False):
-    """Writes config.json and model.safetensors; `decoded`: all in float32
-    under the names of the plain model."""
+    """Writes config.json and model.safetensors. If `decoded`, all tensors are
+    float32 and have the names of the unquantized model."""
     tensors = {}
     for name, role, shape in family.tensors():
         if form.stores(name, role):

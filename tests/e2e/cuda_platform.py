@@ -6,12 +6,12 @@
     cuda_platform.py --tools build/bin [--case llama-lora] [--bf16]
                      [--faults N] [--only-faults] [--offload LIST]
 
-  The embedding is in pinned host memory, and what --offload lists.
+  Pinned host memory has the embedding and what --offload lists.
 
   counts   a micro-batch and an update are one graph launch each, except the
-           first time that its graph's work runs at all; the host never
-           waits for the newest work, only for the step before; weights
-           are copied through a fixed number of pinned bytes
+           first run of a graph's commands; the host waits for the previous
+           step, never for the newest work; weights are copied through a
+           fixed number of pinned bytes
   null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
@@ -35,13 +35,13 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Calls that free something. A run may ignore their failure, but must not crash.
 ENDING = re.compile(r"Destroy|Free|Unload|Release")
-# A run may ignore a failure of the last such call, which comes from the
+# A run may ignore a failure of the last call of each, which is made by the
 # device's destructor.
 LAST_IS_IGNORED = {"cuStreamSynchronize"}
 # Calls that read metrics of a GPU: a run continues without them.
 READINGS = re.compile(r"^nvml|^cuDeviceGetPCIBusId$")
-# Only the first call is made to fail: later calls are for the memory that is
-# printed.
+# Only the first call of each is made to fail: later calls read the memory use
+# that is printed.
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 DIRECT = ("--cuda-graphs", "false")
@@ -50,7 +50,7 @@ COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "pinned host bytes", "nanoseconds of products"}
 # Pinned bytes: two halves of 16 MiB, and the buffer for results.
 PINNED = (32 << 20) + 4096
-SHARES = 4  # fractions of labelled rows: graphs of an entry
+SHARES = 4  # fractions of labelled rows; each has a graph per entry
 
 
 class Failure(Exception):

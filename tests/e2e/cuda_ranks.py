@@ -9,8 +9,8 @@
   seeds    2 ranks have the same losses, bit for bit, in every order that
            streams may run, with graphs and without, and with fsdp and the
            base in host memory
-  labels   the same if each micro-batch has another fraction of labels, so that
-           ranks alone would choose other graphs, and if hosts are late
+  labels   the same losses if ranks have different fractions of labels, so that
+           each rank alone would choose another graph, and if hosts are late
   kinds    a GPU of 8.0 and one of 9.0 train together
   plans    each GPU gets the one of two programs that fits its memory
   shared   two ranks of one GPU take the plans that fit it together, with the
@@ -54,8 +54,8 @@ class Ranks:
                                devices=self.cards, **variables)[0]
 
     def error(self, *flags, **variables):
-        """Runs a job that fails. Returns its one line, exit code and
-        seconds."""
+        """Runs a job that fails. Returns its one error line, its exit code and
+        its seconds."""
         start = time.monotonic()
         code, errors, _, _ = self.case.run(
             [*self.flags(2, 3), *flags], ranks=2, devices=self.cards,

@@ -30,7 +30,7 @@ from cuda_platform import Case, Failure, expect
 STEPS = ("--max-steps", "3")
 TWO = ("--gradient-accumulation-steps", "1")
 SPENT = "nanoseconds of products"
-# Algorithms of the simulated cuBLASLt that fail, always or only in a capture.
+# Algorithms of the simulated cuBLASLt that fail always, or during capture.
 OUT = (3, 4)
 
 

@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 
-# Absolute, or relative to the norm or distance if the name says so. The
-# reference itself, run in float64, differs by a tenth of these.
+# LOGITS and LOSS are absolute, NORM and GRADIENT relative to the norm, FINAL to
+# the distance moved. The reference in float64 differs by a tenth of them.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 
 
@@ -42,7 +42,7 @@ def settings(case):
 
 
 def check(errors, what, value, limit):
-    """Keeps the worst ratio of an error to its limit, by kind."""
+    """Records `value` / `limit` of the kind `what` if it is the largest."""
     ratio = value / limit
     if not ratio <= errors.get(what, (0, 0))[0]:
         errors[what] = (ratio, value)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Trains every golden case and compares it with PyTorch's results.
+"""Trains every golden case, and compares the results with PyTorch's.
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
@@ -240,8 +240,8 @@ def check_tensors(errors, dump, adapter, case, expected):
 
 def bf16_gradient_limit(case):
     """Returns the limit for bf16 gradients. The rounding errors of layers add
-    up like a random walk. So do those of rounded weights; weights are bf16 in
-    the files, except if initial factors were subtracted from them. Returns None
+    up like a random walk. So do those of weights, if they are not bf16 in the
+    files because initial factors were subtracted from them. Returns None
     for a case with experts: a token may choose another expert because of
     rounding. Also returns None if activations are rounded to 8 bits: codes
     differ by whole steps."""

@@ -8,12 +8,12 @@
   prepare  a bundle with the platform's compiler; a refused plan is printed
   parts    micro, conformance, goldens, nccl, g1, g3, g4, g7 give the expected
            rows, and the measured values decide whether a target is met
-  kept     a call without --part runs the missing parts and no more, and keeps
-           the rest, whose file is gone (compute-sanitizer and nvidia-smi are
-           scripts)
-  stopped  results measured before the script was stopped stay, and its part
-           is not done
-  faults   a call that fails makes its part fail, and the script's exit code
+  kept     a call without --part runs only the missing parts, and keeps the
+           other results although their file was removed (compute-sanitizer
+           and nvidia-smi are scripts)
+  stopped  results measured before the script was stopped stay, and the
+           interrupted part does not count as done
+  faults   a failing CUDA call makes its part fail, and the exit code is 1
   errors   no bundle, no driver, another kind of GPU: one line each
 """
 

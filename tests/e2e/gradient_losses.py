@@ -24,10 +24,10 @@ GIVEN = f"""{COLUMNS}
 
 
 def kto_loss(flag, reference=""):
-    """The first sequence's answer, which has more labels, is desirable. The KL
-    estimate is 0: mismatched answers are less likely than under the reference.
-    The reference is the number of labels, or %ref that the MLIR `reference`
-    computes."""
+    """Returns the MLIR of a KTO loss. The answer with more labels, in sequence
+    0, is desirable. The KL estimate is 0: mismatched answers are less likely
+    than under the reference. The reference is the number of labels, or %ref of
+    the MLIR `reference`."""
     asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
@@ -79,9 +79,9 @@ def routers(coefficient):
       %y = model.add %x, %x : XX"""
 
 
-# Losses other than HEAD, computed from %f and the head's weight %h, which is
-# not trained. The two sequences are one pair, two answers, or an answer and a
-# mismatched one.
+# Losses other than HEAD, computed from %f and the head's frozen weight %h. The
+# two sequences are a preference pair, two answers, or an answer and a
+# mismatched answer.
 LOSSES = {
     "head_loss of given columns": GIVEN,
     "dpo_loss of given columns": f"""{COLUMNS}

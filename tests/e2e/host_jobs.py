@@ -17,8 +17,8 @@ STEPS = 30
 ENDLESS = 100000
 PORT = 29500
 SECRET = "0123456789abcdef" * 2
-# Seconds until all hosts have ended: ten seconds of silence, and slack for a
-# loaded machine.
+# Seconds until all hosts have ended: a rank that is silent for ten seconds is
+# lost; the rest is slack for a loaded machine.
 SOON = 25
 
 
@@ -31,7 +31,7 @@ def name_of(pid):
 
 
 def said_by(process, name, seconds):
-    """Returns the output of a process until it ends."""
+    """Waits for the end of a process, and returns its output."""
     try:
         return process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired as late:

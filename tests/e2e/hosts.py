@@ -47,7 +47,7 @@ def fault(function):
     return case(function)
 
 
-# ---------------------------------------------------- while a run trains ---
+# -------------------------------------------------------- during training ---
 
 @fault
 def pulled_cable(setting):
@@ -107,7 +107,7 @@ def delay(setting):
     job.expect_bytes("--gpus", "2")
 
 
-# ------------------------------------------------------------ at a start ---
+# --------------------------------------------------- before training starts ---
 
 @case
 def unreachable_host(setting):
@@ -238,7 +238,7 @@ def too_small_a_card(setting):
                "needs", within=10)
 
 
-# --------------------------------------------------------- and once more ---
+# --------------------------------------------------------------- restarts ---
 
 @case
 def torchrun_restarts(setting):

@@ -142,8 +142,8 @@ class Runs:
              f"{self.work}/model", "--train-file", self.data, "--max-steps",
              "3", "--gradient-accumulation-steps", str(steps),
              "--logging-steps", "1", "--learning-rate", "1e-2",
-             # With a small epsilon AdamW makes full steps for gradients near
-             # zero.
+             # A large epsilon: with a small one, AdamW makes full steps for
+             # gradients near zero, so rounding would decide their sign.
              "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps",
              "2", "--seed", "9", "--validation-file", self.data, "--output-dir",
              out, *flags],

@@ -13,8 +13,8 @@ families (layouts.py), whose models four ranks can shard, run on the layouts of
 its axes, up to 8 ranks. Prints a line for each layout and fails if any case
 does. Hours on two cores.
 
-A numerically unstable case cannot test a layout: EDGES lists them, with
-substitute cases. They are trained and reported, and do not count.
+A numerically unstable case cannot test a layout: EDGES lists such cases, with
+substitutes. Unstable cases are trained and reported, but do not count.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Operands of a loss other than the answers are not finite: the run ends, and
-names the place.
+"""A run ends and names the place if an operand of the loss that is not from an
+answer (KL estimate of KTO, routers' loss) is not finite.
 
     nonfinite.py --tools build/bin
 """
@@ -21,8 +21,8 @@ from gradient_losses import (  # noqa: E402
     B, H, HEAD, LINES, T, kto_loss, routers)
 from gradients import call, write_batch, write_model  # noqa: E402
 
-# The second sequence, a mismatched answer, has the logarithm of less than 0;
-# the answer has its number of labels, as in kto_loss.
+# %ref of the second sequence, a mismatched answer, is the log of a negative
+# number (NaN); %ref of the answer is its number of labels, as in kto_loss.
 REFERENCE = f"""
   %ref = model.rows(%n) attributes {{columns = {B} : i64, label = "reference",
                                     maps = [#model.map<full>]}}
@@ -43,7 +43,7 @@ CASES = {
         {}, "%y = model.add %x, %x : XX",
         kto_loss(", mismatched", REFERENCE),
         r"\(rows 0, 1\): the loss is -?nan, and the gradient of '"),
-    # Times 4 experts and 10 labels: overflows a float.
+    # The coefficient times 4 experts and 10 labels overflows a float.
     "routers": (
         {"r": (4, H), "s": (4, H)}, routers("8.0e37"), HEAD,
         r"\(rows 0, 1\): the router loss is inf\."),

@@ -68,7 +68,7 @@ def plain_folder(folder):
 
 
 def auto_class(case):
-    """Returns the class that a case's adapters are made for."""
+    """Returns the transformers class of a case's base model."""
     import transformers
     with open(os.path.join(case, "case.json")) as file:
         return getattr(transformers, json.load(file).get(

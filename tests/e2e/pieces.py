@@ -11,7 +11,7 @@
             unsharded runs
   adapters  the same holds for sharded adapters with any initialization
   memory    a rank plans its fraction of the 16 bytes per parameter, and holds
-            what was planned; the first one also the model that it writes
+            what was planned; rank 0 also holds the model that it writes
   resumed   a run resumes from a checkpoint of any other layout, and from its
             own to the same bytes
   refused   tensors that cannot be sharded are refused by name
@@ -40,8 +40,8 @@ MESHES = ("fsdp=2", "fsdp=4", "zero2=2", "zero2=4", "fsdp=2,zero2=2")
 
 class Runs(shards.Runs):
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
-             # With a small epsilon AdamW makes full steps for gradients near
-             # zero.
+             # A large epsilon: with a small one, AdamW makes full steps for
+             # gradients near zero, so rounding would decide their sign.
              "--adam-epsilon", "1e-3")
 
     def full(self, mesh, *flags):

@@ -8,15 +8,15 @@
 * Llama 8B, B = 2, T = 2048, r = 16, NF4 with double quantization, fits into
   6.6 GiB of a GPU, with its input embedding in host memory.
 * 24 GiB hold a context of 70,000 tokens at B = 1, r = 32.
-* Eight GPUs of 24 GiB hold one of 131,072 tokens with cp. On H200s less than
-  3 % of a step waits for other ranks.
+* Eight GPUs of 24 GiB hold a context of 131,072 tokens with cp. On H200s less
+  than 3 % of a step waits for other ranks.
 * A 70B, T = 2048, is planned with fsdp on four GPUs of 24 GB and on two of 48.
   A shard has its fraction; gathered weights are at most a layer, a used weight
-  and a decoded one. On H200s less than 3 % of a step waits for them. On one
-  GPU the base alone is refused, with a fix.
+  and a decoded weight. On H200s less than 3 % of a step waits for gathers. On
+  one GPU the base alone is refused, with a fix.
 * The 70B is planned on one GPU of 24 GB with its base in host memory, T = 512,
-  except what fills the GPU; copies over the bus take as long as the step. On
-  two GPUs each copies a half; copies and gathers take that long.
+  except what fills the GPU; copies over the bus take as long as the step. With
+  two GPUs, each copies a half; copies and gathers take as long as the step.
 * Full fine-tuning of an 8B is planned on eight GPUs of 24 GB, each with an
   eighth of its weights, gradients and states. With four rows on each of eight
   H200s less than 3 % of a step waits.

@@ -9,8 +9,8 @@
 * one rank with K accumulations and K ranks with one give the same losses;
 * --memory-limit is kept or refused, and a plan within it trains to the same
   losses, and the whole-block policy recomputes no less than the budgeted one;
-* in bfloat16, too, no limit from everything kept down to the lowest possible
-  changes a bit of a loss or an adapter;
+* in bfloat16, too, no memory limit, down to the lowest possible one, changes a
+  bit of a loss or an adapter;
 * the tightest limit of a deep model recomputes ops for several blocks, and
   trains to the same losses;
 * a step has at most four collectives, the first before the backward ends.

@@ -33,7 +33,7 @@ def load(path):
 
 
 def save(path, tensors, metadata=None):
-    """Writes arrays of these types; uint16 holds the bits of bf16."""
+    """Writes arrays with types of DTYPES; uint16 holds the bits of bf16."""
     names = {np.dtype(type_): name for name, type_ in DTYPES.items()}
     header = {"__metadata__": metadata} if metadata else {}
     blobs, offset = [], 0

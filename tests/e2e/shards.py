@@ -8,16 +8,16 @@
   layouts   one rank, four, four with the base in four shards, and in two
             shards twice train to the same losses, also without overlapping
             gathers and with unsharded tables; an evaluation is the same
-  memory    a rank plans a quarter of the sharded weights, and of others'
-            shards a layer and a weight; its peak is what was planned plus
-            the unplanned memory of a rank with the unsharded base
+  memory    a rank plans a quarter of the sharded weights, plus a layer and a
+            weight for other ranks' shards; its peak is its plan plus the
+            unplanned memory of a rank with the unsharded base
   saved     the rank that writes checkpoints of sharded full fine-tuning, and
             the model at the end, holds no more than was planned
   kept      a second start maps the shards of every rank and trains the same
   resumed   a run that was stopped resumes to the same bytes
-  updates   ranks with sharded updates leave the bytes of those without, in
-            checkpoints too; each resumes from the others', and keeps only
-            its shard of the states
+  updates   sharded and unsharded updates give the same bytes, in checkpoints
+            too, and resume each other's runs; with sharded updates, a rank
+            holds only its shard of the states
   refused   a number of ranks that cannot hold the base, in one line
   killed    a rank that dies ends the others within seconds
 """

@@ -14,7 +14,7 @@
             wall time: within a few percent of metrics.jsonl's step_time,
             and less by at most half a microsecond for each command
   table     the fractions of the compute queue add up to 1
-  losses    are those of a run without a profile
+  losses    the losses equal those of a run without a profile
   graphs    on CUDA the steps around the profile run as graphs
   alone     on CUDA no kernel is timed while one of another queue runs:
             decodes of the copy queue take their separate time, not the

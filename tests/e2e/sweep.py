@@ -77,7 +77,7 @@ class Sweep:
                 for line in map(json.loads, lines)]
 
     def tensors(self, *names):
-        """Returns the bytes of the tensors: the header before them can contain
+        """Returns the file's bytes after the header, which can contain
         times."""
         data = self.read(*names)
         return data[8 + int.from_bytes(data[:8], "little"):]

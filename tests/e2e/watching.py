@@ -5,8 +5,8 @@
 
     watching.py --tools build/bin
 
-A run that is stopped and resumed has one curve: the reader drops what it logged
-after the checkpoint. A warning names a rank that is slow repeatedly, once.
+A run that is stopped and resumed has one curve: the reader drops values logged
+after the checkpoint. One warning names a rank that is slow repeatedly.
 """
 
 import argparse

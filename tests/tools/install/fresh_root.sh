@@ -5,10 +5,10 @@
 # Debian 12 (needs debootstrap) in FOLDER, by default a temporary folder that is
 # removed at the end. Its packages come from the machine's own sources.
 #
-# fresh_root.sh PACKAGE.deb [FOLDER]: installs only the package. A user without a
-#   Python environment trains the demo, stops it with Ctrl-C, resumes, compares,
-#   trains from YAML files of axolotl, LLaMA-Factory and TRL, and runs the other
-#   commands. 0.2 GiB, and 0.9 with the package's dependencies.
+# fresh_root.sh PACKAGE.deb [FOLDER]: installs only the package. A user without
+#   a Python environment trains the demo, stops it with Ctrl-C, resumes, runs
+#   the other commands, and trains from YAML files of axolotl, LLaMA-Factory and
+#   TRL. 0.2 GiB, and 0.9 with the package's dependencies.
 # fresh_root.sh --clone [FOLDER]: with git and ca-certificates alone, clones
 #   this repository's last commit and runs README's two commands in README's
 #   order. 15 GiB; over an hour on two cores, less with CCACHE_DIR, the

@@ -19,7 +19,7 @@
 namespace qlora {
 
 // Option rows of each tool that `qlora` passes on, without those that it sets
-// itself (inputs, outputs, the configuration). A name is in one table only.
+// itself (inputs, outputs, the configuration). No name is in two tables.
 std::span<const OptionRow> importerRows();
 std::span<const OptionRow> compilerRows();
 std::span<const OptionRow> runnerRows();

@@ -38,7 +38,7 @@ enum class ToolVerbosity {
 };
 
 /// Runs a tool to its end. Its output goes to standard error: standard output
-/// is for qlora-run. An error if it fails; the tool has printed the reason.
+/// is for qlora-run. Returns an error if the tool fails; it prints the reason.
 Status runTool(const ToolCommand &command,
                ToolVerbosity noise = ToolVerbosity::kAll);
 

@@ -374,7 +374,7 @@ int main(int argc, char **argv) {
   // LLVM's own pool respects CPU affinity, but no cgroup quota.
   llvm::DefaultThreadPool threads(llvm::hardware_concurrency(usableCpus()));
   context.setThreadPool(threads);
-  // Diagnostics are for users of the model: location, problem, fix.
+  // Diagnostics have location, problem and fix; users do not need the op.
   context.printOpOnDiagnostic(false);
   return compile(settings, context);
 }

@@ -27,8 +27,8 @@ from namespaces import Hosts, why_not
 # Rates of kernels in a device.json, which this test does not measure.
 KERNELS = {"cpu": "described", "cores": 1, "gemm_f32_gflops": 50,
            "gemm_bf16_gflops": 50, "copy_gbps": 10, "decode_gbps": 5}
-# A link from an earlier device.json. It stays, because these ranks have no such
-# link.
+# A link in an earlier device.json. Calibration keeps it: these ranks have no
+# such link to measure.
 WINDOW = {"message_us": 1e-3, "gbps": 1e6}
 BYTES_PER_SECOND = 30e6
 DELAY = 1e-3

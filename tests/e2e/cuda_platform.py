@@ -35,12 +35,12 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Calls that free something. A run may ignore their failure, but must not crash.
 ENDING = re.compile(r"Destroy|Free|Unload|Release")
-# A run may ignore a failure of the last call of each, which is made by the
-# device's destructor.
+# A run may ignore a failure of the last call of these functions, which the
+# device's destructor makes.
 LAST_IS_IGNORED = {"cuStreamSynchronize"}
 # Calls that read metrics of a GPU: a run continues without them.
 READINGS = re.compile(r"^nvml|^cuDeviceGetPCIBusId$")
-# Only the first call of each is made to fail: later calls read the memory use
+# Only the first call is made to fail: later calls read the memory use
 # that is printed.
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")

@@ -61,8 +61,7 @@ CASES = {
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
           : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
-    # All four activations. Linears and sums between them keep the compiler from
-    # fusing all into one kernel.
+    # All four activations, each applied to results of other ops.
     "activation": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.activation gelu %x : XX

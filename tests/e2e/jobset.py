@@ -69,7 +69,7 @@ def command_of(container, runs, folder):
     launcher = ["1" if word == "8" else word for word in
                 words[:-len(training)]]
     if launcher:
-        # Debian's torch 1.13 needs these (Python 3.11's enums).
+        # Debian's torch 1.13 needs -r and -t in Python 3.11 (enums).
         launcher[1:1] = ["-r", "1", "-t", "1", "--log_dir", folder + ".logs"]
     return [*launcher, *runs.command(folder, *training[6:])]
 

@@ -172,8 +172,8 @@ def saved(runs):
     measured = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
                          text)
     held = float(measured[2]) * 2**20
-    # A reduce-scatter of CPU ranks copies a gradient. The largest one is the
-    # embedding's.
+    # A reduce-scatter of CPU ranks copies a gradient. The largest gradient is
+    # the embedding's.
     copied = 4 * MODEL["vocab_size"] * MODEL["hidden_size"]
     assert held < planned + copied + SLACK, (held, planned, text)
     assert re.search(r"checkpoint buffer +10.0 MiB", text), text

@@ -29,7 +29,7 @@ from slurm_cluster import Cluster, missing_programs
 STEPS = 42
 SHORT = ("--max-steps", "14")
 ENDLESS = ("--max-steps", "100000")
-# No periodic checkpoint is ever due, so each one was requested.
+# No periodic checkpoint is ever due, so each checkpoint was requested.
 NOT_DUE = ("--save-steps", "1000")
 SOON = 10
 SUBSTITUTES = (("--nodes 2 --ntasks-per-node 8 --gpus-per-node 8",

@@ -25,7 +25,7 @@ from launcher_page import script
 STEPS = 120
 SUBSTITUTES = {
     "torchrun": (("--nproc_per_node 8", "--nproc_per_node 2"),
-                 # Debian's torch 1.13 needs these (Python 3.11's enums).
+                 # Debian's torch 1.13 needs -r and -t in Python 3.11.
                  ("torchrun ", "torchrun -r 1 -t 1 --log_dir logs ")),
     "mpirun": (("-np 16 --hostfile hosts",
                 "-np 2 --allow-run-as-root --oversubscribe"),),

@@ -190,7 +190,7 @@ def complaints(kernel):
     return errors
 
 
-# The kernels with which the lint checks itself, and what is wrong with each.
+# The kernels with which the lint checks itself, each with words of its error.
 OWN = {
     "copy_loop": "", "copy_unrolled": "", "busy_loop": "a byte",
     "busy_once": "a byte", "busy_inner": "a byte", "narrow": "a byte",

@@ -130,8 +130,8 @@ class TurnsTest(ToolTest):
         self.assertIn(f"warning: {self.data}:2: the chat template drops "
                       "the reasoning of 2 conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
-        # Thinking in a prompt is only counted: the model would not see it,
-        # either.
+        # Thinking that the template drops from a prompt is only counted: the
+        # template also drops it when the model is used.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
         self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)

@@ -44,7 +44,7 @@ class ParallelTest(test_foreign_configs.ForeignTest):
                    '["optimizer","base"]')
         found = self.check(config(gradient_clipping=0.5), "zero2=4")
         self.assertEqual(found["max-grad-norm"], "0.5")
-        # DeepSpeed clips only by its own setting.
+        # DeepSpeed clips gradients only if gradient_clipping is set.
         found = self.check('deepspeed: {"zero_optimization": {"stage": 1}}\n',
                            "zero1=4")
         self.assertEqual(found["max-grad-norm"], "0.0")

@@ -47,7 +47,7 @@ static const Tool &compareTool() {
 }
 
 namespace {
-/// Options of a sweep; `words` are for qlora train.
+/// Options of a sweep. `words`: arguments for each qlora train.
 struct Sweep {
   std::vector<SweepAxis> axes;
   std::vector<std::string> words;

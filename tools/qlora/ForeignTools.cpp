@@ -56,10 +56,10 @@ static const ToolKeys kToolKeys[] = {
      "early_stopping_patience gradient_checkpointing_kwargs"},
     // LLaMA-Factory: hparams/{finetuning,data,model}_args.py.
     {kLlamaFactory, "cutoff_len", "2048"},
-    // finetuning_args.py: self.lora_alpha or self.lora_rank * 2
+    // From finetuning_args.py: self.lora_alpha or self.lora_rank * 2
     {kLlamaFactory, "lora_alpha", "2*lora_rank"},
-    // data/processor/processor_utils.py, infer_seqlen: cuts question and answer
-    // of a longer row in proportion, which qlora does not support.
+    // infer_seqlen() (data/processor/processor_utils.py) shortens question and
+    // answer of a long row in proportion, which qlora does not support.
     {kLlamaFactory, "excess_length_strategy", "raise"},
     {kLlamaFactory,
      "stage finetuning_type template dataset dataset_dir eval_dataset "

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 static constexpr uint64_t kAlignment = 256;
 /// Values in the random block that is repeated to fill the pool.
 static constexpr size_t kRandomNumbers = size_t{1} << 19;
-/// Total bytes of a graph's operands: several times any GPU's cache.
+/// Total bytes of a graph's operands: several times the cache of any GPU.
 static constexpr uint64_t kSpread = uint64_t{512} << 20;
 /// Target duration of a graph in seconds: long compared with its start.
 static constexpr double kGraphSeconds = 3e-3;

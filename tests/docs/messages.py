@@ -253,7 +253,7 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        # Message and remedy.
+        # The first argument is the message, the second the remedy.
         if name == "DataError" and node.args:
             yield "; ".join(text(part) for part in node.args[:2]), node.lineno
         elif name == "ArgumentTypeError":

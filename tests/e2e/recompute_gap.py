@@ -145,7 +145,7 @@ class Optimum:
         status = found.solve(exact.model)
         assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), (
             f"{found.status_name(status)} for {budget} bytes")
-        # A smaller budget needs at least the seconds of a larger one.
+        # A smaller budget needs at least as many seconds as this budget.
         self.above.proto.linear.domain[0] = int(
             found.best_objective_bound)
         clones = problem.clones(exact.chosen(found))

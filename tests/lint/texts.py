@@ -32,8 +32,8 @@ LANGUAGES = {
     ".td": language(SLASHES, CHARACTER, r"\[\{.*?\}\]"),
 }
 MARKER = re.compile(r"^[ \t]*(?://[/!]?<?|#+!?|/\*+|\*(?![*\w]))[ \t]*", re.M)
-# Lines of lit and FileCheck are left out: they quote messages, which are
-# checked in the sources.
+# Matches lines of lit and FileCheck, which are not checked: they quote messages
+# that are checked in the sources.
 DIRECTIVE = re.compile(r"^[ \t]*(?://|#) *(?:[A-Z0-9_-]+(?:\{[^}]*\})?:"
                        r"|expected-).*$", re.M)
 

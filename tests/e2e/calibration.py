@@ -24,7 +24,7 @@ from checkpoints import children_of
 from host_jobs import PORT, SECRET
 from namespaces import Hosts, why_not
 
-# Rates of kernels for a device.json. This test measures only links.
+# Rates of kernels in the given device.json, so that only links are measured.
 KERNELS = {"cpu": "described", "cores": 1, "gemm_f32_gflops": 50,
            "gemm_bf16_gflops": 50, "copy_gbps": 10, "decode_gbps": 5}
 # A link in an earlier device.json. Calibration keeps it: these ranks have no

@@ -11,9 +11,9 @@
 
 namespace qlora {
 
-/// Rewrites `add` if one side is an accumulating op without an accumulator, the
-/// other side satisfies `isBase`, and neither has other readers. Returns true
-/// on success; `add` is erased then.
+/// If one side of `add` is an AccumulatingOp without an accumulator, makes the
+/// other side its accumulator, erases `add`, and returns true. The other side
+/// must satisfy `isBase`, and `add` must be the only reader of both.
 bool fuseAdd(model::AddOp add, llvm::function_ref<bool(mlir::Value)> isBase);
 
 /// Moves `op`, and the ops that compute its operands, before `user` in the same

@@ -37,9 +37,9 @@ public:
   bool evaluateWithin(const Choice &choice, uint64_t budget);
 
   uint64_t peakBytes() const { return peak; }
-  /// Number of moments with peakBytes() alive.
+  /// Number of points in time with peakBytes() alive.
   int64_t momentsAtPeak() const { return peakCount; }
-  /// Bytes over the budget, summed over all moments.
+  /// Bytes over the budget, summed over all points in time of the step.
   uint64_t excess() const { return excessBytes; }
   double seconds() const { return extraSeconds; }
   RecomputePlan plan() const;

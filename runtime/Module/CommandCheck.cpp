@@ -98,7 +98,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.target >= m.launch_count)
     return damaged("launch {} of {}", command.target, m.launch_count);
   const qlora_kernel &kernel = m.kernels[m.launches[command.target].kernel];
-  // The communication queue's thread may have no prepared kernels.
+  // The communication queue's thread runs no kernels.
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// `--device null`: walks every entry on a device that checks each command and
-// address, computes nothing, and counts the work of a step of N ranks. Needs no
-// weights and no data. `--simulate GPU` also predicts the time of a step on
-// that GPU or CPU (Predict/StepPrediction.h).
+// `--device null`: runs every entry of a program (accumulate, update, ...) on a
+// device that computes nothing. It checks each command and address, and counts
+// the work of a step of N ranks. Needs no weights and no data. `--simulate GPU`
+// also predicts a step's time on that GPU or CPU (Predict/StepPrediction.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H
 #define QLORA_RUNTIME_PREDICT_NULLRUN_H

@@ -47,7 +47,7 @@ inline constexpr std::chrono::milliseconds kHandshakeTimeout =
 /// Random bytes, or an HMAC-SHA256 with the job's secret as its key.
 using Digest = std::array<unsigned char, 32>;
 StatusOr<Digest> randomDigest();
-/// Returns the HMAC of `role` and `drawn`, a proof of the secret.
+/// Proves knowledge of `secret`: returns the HMAC of `role` and random `drawn`.
 Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &drawn);
 /// Returns the HMAC over the random bytes of both ends of a connection.

@@ -74,9 +74,9 @@ Status validateAdapter(const Options &o) {
   const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
   const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");
   if ((isDora || hasBias) && !o.value("target_parameters").empty())
-    return Status::invalid(
-        "{} conflicts with {}: PEFT supports it for modules only; remove one",
-        kind, o.spelling("target_parameters"));
+    return Status::invalid("{0} conflicts with {1}: PEFT supports {0} for "
+                           "modules, not for parameters; remove one",
+                           kind, o.spelling("target_parameters"));
   if (isDora && hasBias)
     return Status::invalid("{} conflicts with {}, as in PEFT; remove one",
                            o.spelling("lora_bias"), kind);

@@ -168,9 +168,9 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        ranks > together ? "data and " : "", together, bases,
                        base, updates, sums);
   if (shards > 1)
-    return fmt::format("data parallel, a base in {} pieces ({}) per {} of {} "
-                       "ranks{}; {}",
-                       shards, base, shards, ranks, updates, sums);
+    return fmt::format("data parallel, one base per group of {0} ranks, in {0} "
+                       "pieces ({1}){2}; {3}",
+                       shards, base, updates, sums);
   return fmt::format("data parallel, {} ({}){}; {}", bases, base,
                      updates, sums);
 }

@@ -254,8 +254,8 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   EXPECT_EQ(refusal("use_dora: true\n"), "");
   EXPECT_EQ(refusal("lora_bias: true\n"), "");
   EXPECT_EQ(refusal("use_dora: true\ntarget_parameters: [experts.down_proj]\n"),
-            "use_dora conflicts with target_parameters: PEFT supports it for "
-            "modules only; remove one");
+            "use_dora conflicts with target_parameters: PEFT supports "
+            "use_dora for modules, not for parameters; remove one");
   EXPECT_EQ(refusal("use_dora: true\nlora_bias: true\n"),
             "lora_bias conflicts with use_dora, as in PEFT; remove one");
   EXPECT_EQ(refusal("init_lora_weights: pissa_niter_16\nbias: all\n"), "");

@@ -123,8 +123,8 @@ def milliseconds(figure, micro_batches):
     each = 1e3 / micro_batches
     parts = {name: part["seconds"] * each
              for name, part in figure["parts"].items()}
-    parts["starts"] = figure["launch_seconds"] * each
-    parts["overlapped"] = 0 - figure["overlapped_seconds"] * each
+    parts["launches"] = figure["launch_seconds"] * each
+    parts["saved by overlap"] = 0 - figure["overlapped_seconds"] * each
     parts["exposed"] = figure["exposed_communication_seconds"] * each
     return parts
 

@@ -20,7 +20,8 @@
 // CHECK: model.linear %{{.*}} layout in_out {phase = #model.phase<backward>}
 // NONE: int8_threshold = 0.000000e+00
 
-// The forward multiplies with the stored weight; only the backward is planned.
+// The forward multiplies with the stored weight, so plan-dequant decodes only
+// for the backward.
 // PLAN: model.parameter @q : tensor<64x64x!model.quantized<llm_int8, 64, false>>
 // PLAN: %[[Q:.*]] = model.weight @q
 // PLAN: model.linear %{{.*}}, %[[Q]] {int8_threshold

@@ -8,4 +8,5 @@ model.parameter @w : tensor<64x32xf32> {file = "m.safetensors", trainable, optim
 // -----
 
 // schedule_free parameters must be averaged before they are saved.
+// expected-error @+1 {{'schedule_free' cannot update shards, but 'a' is}}
 model.parameter @a : tensor<8x64xf32> {init = "zero", trainable, optimizer = "schedule_free"}

@@ -2,8 +2,8 @@
 
 """Reads the files of GCC 12's coverage: notes (.gcno) and counts (.gcda).
 
-gcov prints the same numbers, but takes half a minute for the files of one
-test, which is too long for hundreds of tests. `python3 gcov_files.py NOTES
+gcov prints the same numbers, but with those of all headers, and again for each
+test: too long for hundreds of tests. `python3 gcov_files.py NOTES
 COUNTS` compares both for one object file.
 
 GCC counts only some arcs between the blocks of a function. The counts of the
@@ -141,7 +141,9 @@ class Function:
         """
         place, indices = None, {}
         for block in sorted(set(self.out) - {ENTRY, EXIT}):
-            place = (self.places.get(block) or [place])[-1]
+            places = self.places.get(block)
+            if places:  # gcov's choice among the lines of a statement
+                place = max(one for one in places if one[0] == places[-1][0])
             arcs = self.out[block]
             if (place and len(arcs) > 1 and
                     not any(self.arcs[arc][2] & FAKE for arc in arcs)):

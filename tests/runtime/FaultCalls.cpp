@@ -10,6 +10,7 @@
 #ifndef __SANITIZE_THREAD__
 
 #include "tests/runtime/FaultCalls.h"
+#include "tests/runtime/LibraryCalls.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -278,6 +279,18 @@ extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
   const int error =
       verdict("pthread_create", kStarts, [] { return Nowhere(); });
   return error > 0 ? error : next(thread, attr, body, argument);
+}
+
+/// Called by the software CUDA platform (tests/cuda/Driver/Settings.cpp) at
+/// each call of a library, and before a stream runs something.
+extern "C" int qloraPlatformFault(const char *symbol) {
+  if (!areFaultsArmed())
+    return 0;
+  const std::string_view name = symbol;
+  const unsigned kind = name == "run"              ? kCudaWork
+                        : name.starts_with("nccl") ? kNccl
+                                                   : kCuda;
+  return faultAt(symbol, kind | (onlyFrees(name) ? kFrees : 0), "");
 }
 
 #endif // __SANITIZE_THREAD__

@@ -19,6 +19,9 @@ inline constexpr unsigned kWrites = 1 << 9;
 /// The call fails with EINTR if a signal arrives.
 inline constexpr unsigned kIsInterrupted = 1 << 10;
 
+/// Frees something, and does not fail.
+inline constexpr unsigned kFrees = 1 << 11;
+
 /// Result of faultAt() for a write that must write only half of its bytes.
 inline constexpr int kShortWrite = -1;
 

@@ -73,7 +73,7 @@ static std::string normal(const std::string &path) {
 /// Returns whether a call of `function` at `place` with these traits counts.
 static bool counts(const char *function, unsigned traits,
                    const std::string &place) {
-  if (!(traits & state->kinds) ||
+  if (!(traits & state->kinds) || (traits & kFrees) ||
       (*state->only && std::strcmp(state->only, function) != 0))
     return false;
   if (traits & (kChanges | kReads)) {
@@ -84,12 +84,15 @@ static bool counts(const char *function, unsigned traits,
     if (state->how == FaultPlan::How::kShort && !(traits & kWrites))
       return false;
   }
-  return state->error != EINTR || (traits & kIsInterrupted);
+  constexpr unsigned kOfLibraries = kCuda | kCudaWork | kNccl;
+  return state->error != EINTR || (traits & (kIsInterrupted | kOfLibraries));
 }
 
 int faultAt(const char *function, unsigned traits, const std::string &named,
             const std::string &from) {
   using How = FaultPlan::How;
+  if (!areFaultsArmed())
+    return 0;
   const std::string place = normal(named);
   if (RecordedCalls *calls = recorded)
     calls->add(traits, {function, place, normal(from)});
@@ -176,6 +179,10 @@ void FaultSweep::disarm() {
     function = state->function;
     place = state->place;
   }
+}
+
+bool FaultSweep::hasFailed() const {
+  return !function.empty() || (isArmed() && state->failed > 0);
 }
 
 std::string FaultSweep::call() const {

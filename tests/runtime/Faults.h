@@ -26,11 +26,14 @@ namespace qlora {
 
 /// Kinds of calls, as bits.
 enum FaultCalls : unsigned {
-  kChanges = 1,  ///< create, change, flush or remove a file or folder
-  kReads = 2,    ///< open and read a file
-  kSockets = 4,  ///< create and use sockets, wait for them
-  kMemory = 8,   ///< get memory from the system
-  kStarts = 16,  ///< start a process or a thread, open a pipe
+  kChanges = 1,   ///< create, change, flush or remove a file or folder
+  kReads = 2,     ///< open and read a file
+  kSockets = 4,   ///< create and use sockets, wait for them
+  kMemory = 8,    ///< get memory from the system
+  kStarts = 16,   ///< start a process or a thread, open a pipe
+  kCuda = 32,     ///< call CUDA, cuBLASLt, cuDNN or NVML
+  kCudaWork = 64, ///< what a stream of the software platform runs
+  kNccl = 128,    ///< call NCCL
 };
 
 struct FaultPlan {
@@ -42,7 +45,8 @@ struct FaultPlan {
     kKill     ///< the process is killed at the n-th call
   };
   unsigned calls = 0; ///< kinds that count
-  /// The error. EINTR counts only calls that a signal can interrupt.
+  /// The error; a library's code for kCuda, kCudaWork and kNccl. EINTR counts
+  /// only system calls that a signal can interrupt.
   int error = EIO;
   How how = How::kOnce;
   std::string below = {}; ///< only files in this folder count; empty: all files
@@ -72,8 +76,8 @@ public:
   /// Runs the operation, which returns an exit code, in a child process.
   FaultyRun runChild(const std::function<int()> &operation);
 
-  /// Returns whether a call has failed in this turn.
-  bool hasFailed() const { return !function.empty(); }
+  /// Returns whether a call has failed in this turn; the operation may ask too.
+  bool hasFailed() const;
   /// Describes the failed call: "call 3, fsync of '/tmp/x'".
   std::string call() const;
   /// Returns the name of the failed function; empty if none has failed.

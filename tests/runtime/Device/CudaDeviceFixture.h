@@ -103,7 +103,7 @@ protected:
     return runEntry(*device, *module, module->entries()[entry], step);
   }
 
-  /// Does what a complete run does, so that each driver call occurs.
+  /// Does what a complete run does, so that nearly each driver call occurs.
   Status runAll(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(start(options));
     for (int times = 0; times < 3; ++times)
@@ -112,6 +112,9 @@ protected:
     std::array<uint8_t, 4> result;
     QLORA_RETURN_IF_ERROR(device->startRead(kDemoResult, 0, result.size()));
     QLORA_RETURN_IF_ERROR(device->finishRead(result));
+    QLORA_RETURN_IF_ERROR(device->startTiming());
+    QLORA_RETURN_IF_ERROR(run(kDemoUpdate));
+    QLORA_RETURN_IF_ERROR(device->finishTiming().status());
     return read(kDemoResult).status();
   }
 

@@ -2,8 +2,8 @@
 
 // A table of driver functions without a driver, for tests of the device's
 // logic. Device memory is host memory, streams run work immediately, and a
-// capture is a list of work. The table counts calls and lets any of them fail.
-// tests/cuda/ tests the order of work across streams.
+// capture is a list of work. The table counts calls and lets any of them fail,
+// also in a FaultSweep. tests/cuda/ tests the order of work across streams.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
@@ -17,6 +17,8 @@
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Cuda/CudaApi.h"
+#include "tests/runtime/FaultCalls.h"
+#include "tests/runtime/LibraryCalls.h"
 
 namespace qlora::fake {
 
@@ -269,12 +271,16 @@ template <size_t N> struct Name {
 
 template <typename Function> struct Counted;
 template <typename... Args> struct Counted<CUresult (*)(Args...)> {
-  template <Name Member, CUresult (*Function)(Args...)>
+  template <Name Member, Name Symbol, CUresult (*Function)(Args...)>
   static CUresult call(Args... args) {
     const int number = ++machine.calls[Member.text];
     if (machine.failing == Member.text && number >= machine.failingFrom)
       return machine.error;
-    return Function(args...);
+    const int error = faultAt(Symbol.text, kCuda, "");
+    if (error != 0 && !onlyFrees(Symbol.text))
+      return error;
+    const CUresult result = Function(args...);
+    return error ? error : result;
   }
 };
 
@@ -284,7 +290,8 @@ inline CudaDriver &newDriver() {
   machine = Machine();
 #define QLORA_DRIVER(Member, Symbol, Parameters)                               \
   driver.Member =                                                              \
-      Counted<decltype(CudaDriver::Member)>::call<#Member, fake::Member>;
+      Counted<decltype(CudaDriver::Member)>::call<#Member, #Symbol,            \
+                                                  fake::Member>;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
   return driver;
 }

@@ -3,8 +3,9 @@
 // A table of NCCL functions without NCCL, for tests of our logic. The
 // all-reduce of the world communicator doubles its operand. Another
 // communicator is split off, whose handle appears some queries after the split.
-// Every call completes after a few queries; any call can fail or stay in
-// progress forever. tests/cuda/ tests collectives between ranks.
+// Every call completes after a few queries; any call can fail, also in a
+// FaultSweep, or stay in progress forever. tests/cuda/ tests collectives
+// between ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -28,6 +29,7 @@ struct Group {
   ncclResult_t error = 2;
   std::string hanging;          ///< member whose calls never complete
   ncclResult_t asyncError = 0;  ///< returned if no call is in progress
+  int mostQuestions = 2;        ///< queries until a new call completes
   int questions = 0;            ///< queries until the call completes
   bool isHanging = false;
   std::atomic<bool> isAborted = false;
@@ -40,6 +42,7 @@ struct Group {
   int beforeHandle = 0;      ///< queries until the handle appears; < 0: never
   bool isHandleLost = false; ///< the next split's handle never appears
   bool isGrouped = false;
+  ncclResult_t errorInGroup = 0; ///< groupEnd() returns it
   ncclConfig_t config;
 };
 /// State of the communicators in the running test.
@@ -58,11 +61,15 @@ inline ncclResult_t start(const char *member) {
   ++group.calls[member];
   if (group.failing == member)
     return group.error;
-  group.questions = 2;
+  group.questions = group.mostQuestions;
   group.isHanging = group.hanging == member;
   return kNcclInProgress;
 }
 
+inline ncclResult_t getVersion(int *version) {
+  *version = 22809;
+  return 0;
+}
 inline ncclResult_t getUniqueId(ncclUniqueId *id) {
   for (size_t i = 0; i < sizeof id->internal; ++i)
     id->internal[i] = static_cast<char>(i * 2 + 1);
@@ -89,7 +96,7 @@ inline ncclResult_t commGetAsyncError(ncclComm_t of, ncclResult_t *state) {
   *state = isBusy ? kNcclInProgress : group.asyncError;
   if (!isBusy && group.splitOff && group.beforeHandle-- == 0) {
     *std::exchange(group.splitOff, nullptr) = part();
-    group.questions = 2;
+    group.questions = group.mostQuestions;
   }
   return 0;
 }
@@ -98,7 +105,7 @@ inline ncclResult_t commSplit(ncclComm_t, int color, int key, ncclComm_t *to,
   group.said.push_back(fmt::format("split {} {}", color, key));
   group.config = *config;
   group.splitOff = to;
-  group.beforeHandle = group.isHandleLost ? -1 : 2;
+  group.beforeHandle = group.isHandleLost ? -1 : group.mostQuestions;
   const ncclResult_t result = start("commSplit");
   return result == kNcclInProgress ? 0 : result; // the call has started
 }
@@ -148,7 +155,8 @@ inline ncclResult_t groupStart() {
 }
 inline ncclResult_t groupEnd() {
   group.isGrouped = false;
-  return start("groupEnd");
+  return group.errorInGroup ? std::exchange(group.errorInGroup, 0)
+                            : start("groupEnd");
 }
 inline ncclResult_t commFinalize(ncclComm_t) { return start("commFinalize"); }
 inline ncclResult_t commDestroy(ncclComm_t ended) {
@@ -164,6 +172,17 @@ inline ncclResult_t commAbort(ncclComm_t aborted) {
   return 0;
 }
 
+template <typename Function> struct Failing;
+template <typename... Args> struct Failing<ncclResult_t (*)(Args...)> {
+  template <Name Symbol, ncclResult_t (*Function)(Args...)>
+  static ncclResult_t call(Args... args) {
+    const int error = faultAt(Symbol.text, kNccl, "");
+    if (error != 0 && group.isGrouped)
+      group.errorInGroup = error;
+    return error ? error : Function(args...);
+  }
+};
+
 /// Resets the state and returns the library.
 inline const Nccl &newNccl() {
   static Nccl nccl;
@@ -172,7 +191,9 @@ inline const Nccl &newNccl() {
   group.places.clear();
   group.used.clear();
   group.splitOff = nullptr;
-  group.isHandleLost = false;
+  group.isHandleLost = group.isGrouped = false;
+  group.mostQuestions = 2;
+  group.errorInGroup = 0;
   group.aborts = group.partAborts = 0;
   group.failing.clear();
   group.hanging.clear();
@@ -180,21 +201,11 @@ inline const Nccl &newNccl() {
   group.asyncError = group.questions = 0;
   group.isHanging = group.isAborted = group.isAbortHeld = false;
   nccl.getLastError = [](ncclComm_t) { return "as the test wants it\n"; };
-  nccl.getUniqueId = getUniqueId;
-  nccl.commInitRankConfig = commInitRankConfig;
-  nccl.commSplit = commSplit;
-  nccl.commGetAsyncError = commGetAsyncError;
-  nccl.allReduce = allReduce;
-  nccl.allGather = allGather;
-  nccl.reduceScatter = reduceScatter;
-  nccl.broadcast = broadcast;
-  nccl.send = send;
-  nccl.recv = recv;
-  nccl.groupStart = groupStart;
-  nccl.groupEnd = groupEnd;
-  nccl.commFinalize = commFinalize;
-  nccl.commDestroy = commDestroy;
-  nccl.commAbort = commAbort;
+  nccl.commSplit =
+      Failing<decltype(Nccl::commSplit)>::call<"ncclCommSplit", commSplit>;
+#define QLORA_NCCL(Member, Symbol, Parameters)                                 \
+  nccl.Member = Failing<decltype(Nccl::Member)>::call<#Symbol, fake::Member>;
+#include "runtime/Kernels/Cuda/CudaSymbols.inc"
   return nccl;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/Device/Cuda/NcclCollectives.h"
 
 #include "tests/runtime/Device/FakeNccl.h"
+#include "tests/runtime/Faults.h"
 
 #include <gtest/gtest.h>
 
@@ -228,24 +229,6 @@ TEST_F(NcclShardsTest, AreAllRanksWhereTheseAreAsMany) {
   EXPECT_EQ(group.used, std::vector{fake::communicator()});
 }
 
-TEST_F(NcclShardsTest, AreGivenUpWithAll) {
-  for (const char *member : {"commSplit", "allGather"}) {
-    fake::newNccl();
-    group.failing = member;
-    Status status = connect();
-    if (status.isOk())
-      status = gather(QLORA_GROUP_FSDP);
-    EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
-    EXPECT_HAS(status.message(), member + 4); // ncclCommSplit
-    gpus.reset();
-    group.isAborted.wait(false);
-    for (int i = 0; i < 1000 && group.aborts == 0; ++i)
-      std::this_thread::sleep_for(1ms);
-    EXPECT_EQ(group.aborts, 1);
-    EXPECT_EQ(group.partAborts, member == std::string("allGather"));
-  }
-}
-
 /// A split returns ncclSuccess immediately. The parent communicator is queried
 /// until the handle appears, and then the new communicator until it is ready.
 TEST_F(NcclShardsTest, WaitForTheHandle) {
@@ -310,27 +293,52 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
       "update it, or start 2 GPUs");
 }
 
-TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {
-  const std::pair<const char *, const char *> calls[] = {
-      {"getUniqueId", "ncclGetUniqueId"},
-      {"commInitRankConfig", "ncclCommInitRankConfig"},
-      {"commGetAsyncError", "ncclCommGetAsyncError"},
-      {"allReduce", "ncclAllReduce"}};
-  for (const auto &[member, symbol] : calls) {
-    fake::newNccl();
-    group.failing = member;
-    Status status = connect();
-    if (status.isOk())
-      status = sum();
-    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-    EXPECT_HAS(status.message(), symbol);
-    EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
-    // If creating the id fails, there is nothing to abort.
-    if (member != std::string("getUniqueId"))
-      group.isAborted.wait(false);
-    gpus.reset();
-    EXPECT_EQ(group.calls["commFinalize"], 0);
+/// Rank 0 of 4, whose groups are all ranks and a pair.
+class NcclFailuresTest : public NcclShardsTest {
+protected:
+  NcclFailuresTest() { host.own = shards.own = 0; }
+
+  Status runAll() {
+    QLORA_RETURN_IF_ERROR(connect());
+    for (int kind = 0; kind < QLORA_COLLECTIVE_COUNT; ++kind) {
+      CollectiveCall call = {
+          qlora_collective(kind), QLORA_DTYPE_F32, 1, {}, {}};
+      call.to = {reinterpret_cast<uint8_t *>(values.data()), 8};
+      call.from = call.to;
+      QLORA_RETURN_IF_ERROR(gpus->run(call, QLORA_GROUP_FSDP, nullptr));
+    }
+    QLORA_RETURN_IF_ERROR(sum());
+    QLORA_RETURN_IF_ERROR(gpus->look(1s));
+    return gpus->confirm();
   }
+};
+
+TEST_F(NcclFailuresTest, EveryFailingCallIsNamedAndAborts) {
+  FaultSweep sweep({.calls = kNccl, .error = 2});
+  while (sweep.next()) {
+    fake::newNccl();
+    group.mostQuestions = 0;
+    Status status;
+    bool isLost = false;
+    sweep.run([&] {
+      status = runAll();
+      isLost = status.isOk() && sweep.hasFailed();
+      gpus.reset();
+    });
+    const std::string &name = sweep.name();
+    const std::string where = sweep.call() + ": " + status.message();
+    EXPECT_FALSE(isLost) << where;
+    const bool isConnected =
+        name != "ncclGetUniqueId" && name != "ncclCommInitRankConfig";
+    EXPECT_EQ(group.aborts, sweep.hasFailed() && isConnected) << where;
+    if (status.isOk())
+      continue;
+    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << where;
+    EXPECT_HAS(status.message(),
+               name.starts_with("ncclGroup") ? "ncclSend and ncclRecv" : name);
+    EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
+  }
+  EXPECT_GE(sweep.failures(), 30);
 }
 
 TEST_F(NcclCollectivesTest, AHangingCallEndsAtTheTimeout) {

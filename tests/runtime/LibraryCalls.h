@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// Names of functions of NVIDIA's libraries, for sweeps in which they fail.
+
+#ifndef QLORA_TESTS_RUNTIME_LIBRARYCALLS_H
+#define QLORA_TESTS_RUNTIME_LIBRARYCALLS_H
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+/// Whether a function only frees something: its failure is ignored, since the
+/// cause was reported before.
+inline bool onlyFrees(std::string_view symbol) {
+  constexpr std::array kParts = {"Destroy", "Free", "Unload", "Release"};
+  return std::ranges::any_of(kParts, [&](const char *part) {
+    return symbol.find(part) != std::string_view::npos;
+  });
+}
+
+/// Returns a function's name in messages, which have no suffix of a version.
+inline std::string nameInMessages(std::string_view symbol) {
+  return std::string(
+      symbol.substr(0, std::min(symbol.find("_v"), symbol.find("WithFlags"))));
+}
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_RUNTIME_LIBRARYCALLS_H

@@ -57,6 +57,8 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description,
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
+  if (const int code = countAndInject("cublasLtMatmulDescDestroy"))
+    return code;
   delete description;
   return kBlasSuccess;
 }
@@ -99,6 +101,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout,
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  if (const int code = countAndInject("cublasLtMatrixLayoutDestroy"))
+    return code;
   delete layout;
   return kBlasSuccess;
 }
@@ -113,6 +117,8 @@ cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
 
 cublasStatus_t
 cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  if (const int code = countAndInject("cublasLtMatmulPreferenceDestroy"))
+    return code;
   delete preference;
   return kBlasSuccess;
 }

@@ -82,13 +82,17 @@ static std::vector<std::vector<size_t>> endCapture(Capture &capture) {
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
   Call call("cuStreamEndCapture");
-  if (call.refused())
+  CUstream_st *const origin =
+      stream && currentContext() ? streamOf(stream) : nullptr;
+  const std::shared_ptr<Capture> capture = origin ? origin->capture : nullptr;
+  if (call.refused()) {
+    if (capture)
+      endCapture(*capture); // also if the call fails
     return call.refused();
+  }
   *graph = nullptr;
-  CUstream_st *const origin = stream ? streamOf(stream) : nullptr;
-  if (!origin || !origin->capture)
+  if (!capture)
     return call.fail(kInvalidValue, "the stream captures nothing");
-  const std::shared_ptr<Capture> capture = origin->capture;
   if (capture->origin != origin)
     return call.fail(kCaptureUnmatched, "the capture began on another stream");
   const auto last = endCapture(*capture);

@@ -7,6 +7,7 @@
 #include "runtime/Base/JsonText.h"
 #include "tests/cuda/Driver/Api.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -200,6 +201,13 @@ static Counters &counters() {
   return counters;
 }
 
+/// Returns the code that a FaultSweep of the test program wants, or 0.
+static int faultOfProgram(const std::string &name) {
+  static const auto ask = reinterpret_cast<int (*)(const char *)>(
+      dlsym(RTLD_DEFAULT, "qloraPlatformFault"));
+  return ask ? ask(name.c_str()) : 0;
+}
+
 int countAndInject(std::string_view name) {
   const std::lock_guard lock(platformMutex());
   Counters &all = counters();
@@ -215,7 +223,7 @@ int countAndInject(std::string_view name) {
       raise(SIGKILL);
     return it->second.code;
   }
-  return 0;
+  return faultOfProgram(found->first);
 }
 
 bool wantsReport() {

@@ -13,6 +13,8 @@
 //                             7th operation that a stream runs fails with 700.
 //                             "run:7:kill" kills the process there;
 //                             "run:7:700@1" is for the rank with RANK=1 only.
+//                             A test program's qloraPlatformFault() is asked
+//                             too (tests/runtime/FaultCalls.cpp).
 //   QLORA_TEST_CUDA_ASYNC     "3:2" or "3:2@1": when its third collective has
 //                             run, NCCL reports error 2 of the communicator.
 //   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never reaches

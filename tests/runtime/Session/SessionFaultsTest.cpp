@@ -11,13 +11,10 @@
 
 #include <filesystem>
 
-#include "runtime/Base/Exceptions.h"
 #include "runtime/Base/Manifest.h"
-#include "runtime/Base/StopSignal.h"
 #include "runtime/Session/CheckpointFolder.h"
-#include "runtime/Session/Session.h"
 #include "tests/runtime/Faults.h"
-#include "tests/runtime/Session/SessionFixture.h"
+#include "tests/runtime/Session/SessionHere.h"
 
 namespace qlora {
 namespace {
@@ -25,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using How = FaultPlan::How;
 
-class SessionFaults : public SessionFixture {
+class SessionFaults : public SessionHere {
 protected:
   SessionFaults() {
     // There are thousands of runs, so they use a folder in memory if the system
@@ -35,32 +32,12 @@ protected:
     out = (folder / "out").string();
   }
 
-  /// Runs a session as qlora-run does. `settings` are option names and values.
   int session(std::vector<std::pair<const char *, std::string>> settings) {
-    ignoreSaveSignal();
-    SessionRequest request;
-    request.modulePath = module;
-    request.device = "cpu";
-    request.threads = 1;
-    settings.insert(settings.begin(),
-                    {{"model_name_or_path", at("model")},
-                     {"train_file", at("tokens.safetensors")},
-                     {"output_dir", out},
-                     {"learning_rate", "0.05"},
-                     {"max_steps", "2"},
-                     {"save_steps", "1"},
-                     {"save_total_limit", "1"},
-                     {"logging_steps", "1"}});
-    for (const auto &[name, value] : settings)
-      request.settings.push_back(
-          {findOption(optionTable(), name), value, name});
-    auto code = endExceptions("rank 0", [&] {
-      return runSession(request, RankEnvironment{}, FileDescriptor());
-    });
-    if (code.isOk())
-      return *code;
-    fmt::print(stderr, "qlora-run: error: {}\n", code.status().message());
-    return 1;
+    settings.insert(settings.begin(), {{"learning_rate", "0.05"},
+                                       {"max_steps", "2"},
+                                       {"save_steps", "1"},
+                                       {"save_total_limit", "1"}});
+    return runHere("cpu", out, settings);
   }
   int resume() { return session({{"resume_from_checkpoint", "latest"}}); }
 

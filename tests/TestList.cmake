@@ -209,17 +209,16 @@ goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
         --compile-flag=--offload=activations
         --compile-flag=--offload-activations-policy=all
         --compile-flag=--gradient-checkpointing gptoss-mxfp4)
-e2e(cuda-platform quick 60 cuda_platform.py)
+e2e(cuda-platform quick 30 cuda_platform.py)
 e2e(step-packing-cuda full 20 step_packing.py ${on_cuda})
 e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
 # The driver calls of a step of 32 layers are counted.
 e2e(cuda-step full 15 cuda_step.py)
 # Weights decoded ahead, in any order of the queues, whether copied before or
 # not, and activations copied there and back.
-e2e(cuda-platform-bnb full 20 cuda_platform.py --case prequantized-bnb
-    --faults 0)
+e2e(cuda-platform-bnb full 20 cuda_platform.py --case prequantized-bnb)
 e2e(cuda-platform-offload full 20 cuda_platform.py --case llama-nf4 --bf16
-    --faults 0 --offload base,optimizer,activations)
+    --offload base,optimizer,activations)
 # Several ranks of the software platform.
 goldens(cuda-ranks quick 3 ${on_cuda} qwen3-ranks llama-dropout)
 goldens(cuda-ranks-no-graphs full 2 ${on_cuda} --ranks 4

@@ -4,6 +4,8 @@
 
 #include "runtime/Base/HostMemory.h"
 
+#include "runtime/Base/FileDescriptor.h"
+
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -67,12 +69,11 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
 }
 
 StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
-  struct stat info {};
+  QLORA_ASSIGN_OR_RETURN(const FileIdentity file, FileIdentity::of(descriptor));
   // Reading a page beyond the end of the file would raise SIGBUS.
-  if (fstat(descriptor, &info) != 0 ||
-      static_cast<uint64_t>(info.st_size) < bytes)
+  if (file.bytes < bytes)
     return Status::dataLoss("the file has {} bytes, too few for an arena of {}",
-                            info.st_size, bytes);
+                            file.bytes, bytes);
   return map(bytes, PROT_READ, MAP_SHARED, descriptor);
 }
 

@@ -5,10 +5,10 @@
 #include "runtime/Kernels/DeviceProfile.h"
 
 #include "runtime/Base/JsonText.h"
+#include "runtime/Base/UserFiles.h"
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
 
 #include <nlohmann/json.hpp>
 
@@ -243,12 +243,12 @@ DeviceProfile qlora::lowRates(DeviceProfile device) {
 }
 
 StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {
-  std::ifstream file(path);
-  if (!file)
+  auto text = readWholeFile(path);
+  if (!text.isOk())
     return Status::notFound(
         "{}: cannot be read; write it with qlora-run --calibrate", path);
   nlohmann::json json =
-      nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
     return Status::invalid("{}: is not a JSON object", path);
   ProfileReader reader(path, std::move(json));

@@ -34,6 +34,7 @@
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Ranks/RankTimeLimits.h"
 
 namespace qlora {
 
@@ -49,14 +50,8 @@ struct Cause {
 /// Each rank of a job has one. The destructor ends its thread.
 class Heartbeat {
 public:
-  struct Timing {
-    std::chrono::milliseconds beat = std::chrono::seconds(1);
-    int missed = 10; ///< beats of this rank without one from the neighbour
-    /// Time from the first cause until the rule chooses a cause.
-    std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-    /// If other ranks noticed the end first: how long to wait for its cause.
-    std::chrono::milliseconds word = std::chrono::seconds(2);
-  };
+  using Timing = HeartbeatTiming;
+
   /// A neighbour. Arrays of peers are indexed by Ring::Neighbour.
   struct Peer {
     int rank = 0;

@@ -31,6 +31,7 @@
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Ranks/RankTimeLimits.h"
 
 namespace qlora {
 
@@ -47,6 +48,7 @@ struct RankEnvironment {
   /// How long rank 0 waits for missing ranks. The known launchers start all
   /// ranks at once, but a rank's container may have to be pulled first.
   std::chrono::seconds patience = std::chrono::minutes(1);
+  RankTimeLimits limits;
   /// The launcher's name for messages, such as "torchrun".
   std::string launcher = "none";
 

@@ -43,9 +43,6 @@ static bool hasOwnLauncher(const RankEnvironment &env) {
   return env.launcher == kOwnLauncher;
 }
 
-/// How long rank 0 stays to inform late ranks of a failed start.
-static constexpr std::chrono::milliseconds kTelling = std::chrono::seconds(15);
-
 /// Starts the server on rank 0; returns null on other ranks.
 static StatusOr<std::unique_ptr<RendezvousServer>>
 serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
@@ -68,19 +65,20 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
   terms.version = QLORA_VERSION;
   terms.place = place;
   terms.patience = patience;
+  terms.limits = env.limits;
   return RendezvousServer::start(
       std::move(listening), std::move(terms), [](const std::string &text) {
         fmt::print(stderr, "qlora-run: warning: {}\n", text);
       });
 }
 
-/// Returns the heartbeat's times. `settle` and `word` are 0 under the built-in
-/// launcher, which receives every rank's error and chooses one.
-static Heartbeat::Timing timingOf(const RankEnvironment &env) {
-  Heartbeat::Timing timing;
+/// Returns zero waits under the built-in launcher, which receives every rank's
+/// error and chooses among them.
+static RankTimeLimits limitsOf(const RankEnvironment &env) {
+  RankTimeLimits limits = env.limits;
   if (hasOwnLauncher(env))
-    timing.settle = timing.word = {};
-  return timing;
+    limits.heartbeat.settle = limits.heartbeat.word = {};
+  return limits;
 }
 
 static std::string ownName(const RankEnvironment &env) {
@@ -108,12 +106,15 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
       Rendezvous rendezvous,
       Rendezvous::connect(env.masterAddress, env.masterPort, env.secret,
                           {env.rank, env.worldSize, hostName(), QLORA_VERSION},
-                          server ? patience + kLonger : patience));
+                          server ? patience + env.limits.longer : patience,
+                          env.limits));
   auto ring = own.isOk() ? Ring::connect(rendezvous, env.secret, patience,
-                                         timeout, timingOf(env))
+                                         timeout, limitsOf(env))
                          : refuse(rendezvous, env, own, patience);
+  if (!ring.isOk())
+    rendezvous.close(); // so that the server tells the others
   if (server)
-    server->waitUntilTold(kTelling);
+    server->waitUntilTold(env.limits.telling);
   QLORA_RETURN_IF_ERROR(ring.status());
   World world;
   world.group = std::make_unique<RingCollectives>(std::move(*ring));
@@ -143,9 +144,11 @@ meetPart(World &world, const RankEnvironment &env, qlora_group axis,
   };
   QLORA_ASSIGN_OR_RETURN(
       std::unique_ptr<Ring> ring,
-      Ring::connect(world.address, tellNext, env.secret, members,
-                    std::min<std::chrono::milliseconds>(timeout, env.patience),
-                    timeout));
+      Ring::connect(
+          world.address, tellNext, [&] { return world.group->checkOthers(); },
+          env.secret, members,
+          std::min<std::chrono::milliseconds>(timeout, env.patience), timeout,
+          env.limits));
   auto group = std::make_unique<RingCollectives>(std::move(ring));
   QLORA_ASSIGN_OR_RETURN(const LocalRanks local, LocalRanks::find(*group));
   QLORA_RETURN_IF_ERROR(openWindow(local, *group));
@@ -188,6 +191,11 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                       joined.sizes, timeout));
     }
   }
+  // A rank that is still connecting would take one that leaves for lost.
+  if (std::ranges::any_of(joined.parts, [](const auto &part) {
+        return part && part->size() > 1;
+      }))
+    QLORA_RETURN_IF_ERROR(world.group->barrier());
   joined.heartbeat = world.group->heartbeat();
   joined.group = std::move(world.group);
   return joined;

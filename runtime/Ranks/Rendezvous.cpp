@@ -4,6 +4,8 @@
 
 #include "runtime/Ranks/Rendezvous.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -14,9 +16,6 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-/// How long to retry a port that closes connections at once: the server of an
-/// earlier start may be about to end.
-constexpr auto kClosing = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(100);
 
 /// What may answer at rank 0's address and port.
@@ -28,11 +27,23 @@ static void copyText(const std::string &text, std::array<char, N> &field) {
   text.copy(field.data(), N - 1);
 }
 
-static Met authenticateTo(const FileDescriptor &socket, std::string_view secret,
-                          int rank, Clock::time_point deadline) {
+/// Returns how a port has answered that sent no proof, or this side's error.
+static StatusOr<Met> metWithout(const Status &status, Met ifClosed,
+                                Clock::time_point deadline) {
+  if (Clock::now() >= deadline)
+    return Met::kSilent;
+  if (status.code() == StatusCode::kAborted)
+    return ifClosed;
+  return status;
+}
+
+static StatusOr<Met> authenticateTo(const FileDescriptor &socket,
+                                    std::string_view secret, int rank,
+                                    Clock::time_point deadline) {
   RendezvousHello hello;
-  if (!receiveBy(socket, &hello, sizeof hello, deadline).isOk())
-    return Clock::now() < deadline ? Met::kClosed : Met::kSilent;
+  Status status = receiveBy(socket, &hello, sizeof hello, deadline);
+  if (!status.isOk())
+    return metWithout(status, Met::kClosed, deadline);
   auto drawn = randomDigest();
   if (hello.magic != kRendezvousMagic || !drawn.isOk())
     return Met::kOtherProgram;
@@ -41,17 +52,30 @@ static Met authenticateTo(const FileDescriptor &socket, std::string_view secret,
   greeting.drawn = *drawn;
   greeting.proof = proofOf(secret, kClientRole, hello.drawn, greeting.drawn);
   Digest proof;
-  if (sendAll(socket, &greeting, sizeof greeting).isOk() &&
-      receiveBy(socket, proof.data(), proof.size(), deadline).isOk() &&
-      isSame(proof, proofOf(secret, kServerRole, hello.drawn, greeting.drawn)))
-    return Met::kRankZero;
-  return Clock::now() < deadline ? Met::kOtherSecret : Met::kSilent;
+  status = sendAll(socket, &greeting, sizeof greeting);
+  if (!status.isOk())
+    return metWithout(status, Met::kClosed, deadline);
+  status = receiveBy(socket, proof.data(), proof.size(), deadline);
+  if (!status.isOk())
+    return metWithout(status, Met::kOtherSecret, deadline);
+  return isSame(proof,
+                proofOf(secret, kServerRole, hello.drawn, greeting.drawn))
+             ? Met::kRankZero
+             : Met::kOtherSecret;
+}
+
+static Status lostConnection(const Rendezvous::Self &self,
+                             std::string_view place, const Status &why) {
+  return Status::error(StatusCode::kAborted,
+                       "rank {} ({}) lost its connection to rank 0 at {} "
+                       "during the rendezvous: {}",
+                       self.rank, self.host, place, why.message());
 }
 
 StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
                                          std::string_view secret, Self self,
                                          std::chrono::milliseconds timeout,
-                                         std::chrono::milliseconds longer) {
+                                         const RankTimeLimits &limits) {
   const std::string place = fmt::format("{}:{}", host, port);
   const Clock::time_point start = Clock::now();
   while (true) {
@@ -66,17 +90,19 @@ StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
               notReached(place, std::to_string(self.rank), timeout).message(),
               socket.status().message()));
     QLORA_ASSIGN_OR_RETURN(std::string address, localAddressOf(*socket));
-    const Met met =
-        authenticateTo(*socket, secret, self.rank, start + timeout + longer);
-    if (met == Met::kRankZero)
+    auto met = authenticateTo(*socket, secret, self.rank,
+                              start + timeout + limits.longer);
+    if (!met.isOk())
+      return lostConnection(self, place, met.status());
+    if (*met == Met::kRankZero)
       return Rendezvous(std::move(*socket), std::move(address), place,
-                        std::move(self));
-    if (met == Met::kSilent)
-      return noAnswer(place, timeout + longer);
-    if (met == Met::kOtherSecret)
+                        std::move(self), limits.longer);
+    if (*met == Met::kSilent)
+      return noAnswer(place, timeout + limits.longer);
+    if (*met == Met::kOtherSecret)
       return otherSecret(self.rank, address, place);
-    if (met == Met::kOtherProgram ||
-        Clock::now() > start + std::min<Clock::duration>(kClosing, timeout))
+    if (*met == Met::kOtherProgram ||
+        Clock::now() > start + std::min(limits.closing, timeout))
       return portTaken(place);
     std::this_thread::sleep_for(kPause);
   }
@@ -84,7 +110,8 @@ StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
 
 StatusOr<std::string> Rendezvous::exchange(const StatusOr<std::string> &own,
                                            std::chrono::milliseconds timeout) {
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, timeout + kLonger));
+  QLORA_RETURN_IF_ERROR(check());
+  QLORA_RETURN_IF_ERROR(setTimeout(socket, timeout + longer));
   std::string text = own.isOk() ? own.value() : own.status().message();
   text.resize(std::min<size_t>(text.size(), kMaxRendezvousText));
   RendezvousRequest request;
@@ -93,21 +120,35 @@ StatusOr<std::string> Rendezvous::exchange(const StatusOr<std::string> &own,
   request.bytes = static_cast<uint32_t>(text.size());
   copyText(me.version, request.version);
   copyText(me.host, request.host);
+  Status sent = sendAll(socket, &request, sizeof request);
+  if (sent.isOk())
+    sent = sendAll(socket, text.data(), text.size());
+  if (!sent.isOk()) {
+    // Rank 0 may have sent an error before it closed the connection.
+    QLORA_RETURN_IF_ERROR(check());
+    return lostConnection(me, place, sent);
+  }
+  return receiveAnswer();
+}
+
+StatusOr<std::string> Rendezvous::receiveAnswer() {
   RendezvousAnswer answer;
-  Status status = sendAll(socket, &request, sizeof request);
-  if (status.isOk())
-    status = sendAll(socket, text.data(), text.size());
-  if (status.isOk())
-    status = receiveAll(socket, &answer, sizeof answer);
-  if (!status.isOk())
-    return Status::error(StatusCode::kAborted,
-                         "rank {} ({}) lost its connection to rank 0 at {} "
-                         "during the rendezvous: {}",
-                         me.rank, me.host, place, status.message());
-  QLORA_ASSIGN_OR_RETURN(std::string given, receiveText(socket, answer.bytes));
+  if (Status status = receiveAll(socket, &answer, sizeof answer);
+      !status.isOk())
+    return lostConnection(me, place, status);
+  auto given = receiveText(socket, answer.bytes);
+  if (!given.isOk())
+    return lostConnection(me, place, given.status());
   if (answer.isRefused)
-    return Status(StatusCode::kAborted, given);
+    return Status(StatusCode::kAborted, *given);
   return given;
+}
+
+Status Rendezvous::check() {
+  pollfd event = {socket.get(), POLLIN, 0};
+  if (refusal.isOk() && poll(&event, 1, 0) > 0)
+    refusal = receiveAnswer().status();
+  return refusal;
 }
 
 } // namespace qlora

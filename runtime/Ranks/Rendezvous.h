@@ -15,9 +15,6 @@
 
 namespace qlora {
 
-/// Additional time that clients wait, so that the server's error comes first.
-inline constexpr std::chrono::milliseconds kLonger = std::chrono::seconds(10);
-
 /// A client of the rendezvous: one rank.
 class Rendezvous {
 public:
@@ -29,12 +26,12 @@ public:
   };
 
   /// Tries to connect until `timeout` has passed, because rank 0 may start
-  /// later. If the port accepts, waits `longer` in addition for rank 0's
-  /// answer: if rank 0 lacks descriptors, its own error explains that.
-  static StatusOr<Rendezvous>
-  connect(const std::string &host, int port, std::string_view secret, Self self,
-          std::chrono::milliseconds timeout,
-          std::chrono::milliseconds longer = kLonger);
+  /// later. If the port accepts, waits `limits.longer` than that for rank 0's
+  /// answer: rank 0 may lack descriptors, and its own error explains that.
+  static StatusOr<Rendezvous> connect(const std::string &host, int port,
+                                      std::string_view secret, Self self,
+                                      std::chrono::milliseconds timeout,
+                                      const RankTimeLimits &limits = {});
 
   /// Returns this machine's address on the connection to rank 0.
   const std::string &localAddress() const { return address; }
@@ -46,17 +43,25 @@ public:
   /// the first such error as kAborted.
   StatusOr<std::string> exchange(const StatusOr<std::string> &own,
                                  std::chrono::milliseconds timeout);
+  /// Between exchanges: returns the first error of any rank if the start has
+  /// failed. Does not block.
+  Status check();
+  /// Closes the connection, which ends the start of all ranks that still wait.
+  void close() { socket = FileDescriptor(); }
 
 private:
   Rendezvous(FileDescriptor socket, std::string address, std::string place,
-             Self self)
+             Self self, std::chrono::milliseconds longer)
       : socket(std::move(socket)), address(std::move(address)),
-        place(std::move(place)), me(std::move(self)) {}
+        place(std::move(place)), me(std::move(self)), longer(longer) {}
+  StatusOr<std::string> receiveAnswer();
 
   FileDescriptor socket;
   std::string address;
   std::string place; ///< address and port of rank 0
   Self me;
+  std::chrono::milliseconds longer; ///< RankTimeLimits::longer
+  Status refusal;                   ///< what check() has received
 };
 
 } // namespace qlora

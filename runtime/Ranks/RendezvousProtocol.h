@@ -7,8 +7,10 @@
 // confirms the connection.
 //
 // Instead of its bytes, a rank may send an error if it cannot take part. The
-// server may also find an error: a missing rank, two of one number, or another
-// version. The first error is sent to all, so every host shows the same line.
+// server may also find an error: a rank is missing, there twice, has another
+// version, or closes its connection. The first error is sent to all at once, so
+// every host shows the same line. A rank may get it before its next request,
+// while it connects to its neighbours.
 //
 // Each side of a connection first proves the job's secret over 32 random bytes
 // of each side. The secret itself is never sent. Without a correct proof the
@@ -36,13 +38,9 @@
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Ranks/RankTimeLimits.h"
 
 namespace qlora {
-
-/// How long a connection may take to prove the secret. Other connections do not
-/// wait for it, see ConnectionLoop.h.
-inline constexpr std::chrono::milliseconds kHandshakeTimeout =
-    std::chrono::seconds(10);
 
 /// Random bytes, or an HMAC-SHA256 with the job's secret as its key.
 using Digest = std::array<unsigned char, 32>;

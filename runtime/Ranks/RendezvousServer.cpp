@@ -47,7 +47,7 @@ RendezvousServer::start(FileDescriptor listening, Terms terms,
                         std::function<void(const std::string &)> warn) {
   QLORA_ASSIGN_OR_RETURN(
       ConnectionLoop loop,
-      ConnectionLoop::create(std::move(listening), terms.handshake));
+      ConnectionLoop::create(std::move(listening), terms.limits.handshake));
   std::unique_ptr<RendezvousServer> server(
       new RendezvousServer(std::move(loop), std::move(terms), std::move(warn)));
   QLORA_RETURN_IF_ERROR(endExceptions("rendezvous", [&] {
@@ -146,7 +146,7 @@ void RendezvousServer::noteStranger(const Connection &client, uint32_t rank) {
   stranger = otherSecret(static_cast<int>(rank),
                          address.isOk() ? *address : "?", terms.place)
                  .message();
-  deadline = std::min(deadline, Clock::now() + terms.strangerPatience);
+  deadline = std::min(deadline, Clock::now() + terms.limits.stranger);
 }
 
 void RendezvousServer::authenticate(Connection &client) {
@@ -161,28 +161,49 @@ void RendezvousServer::authenticate(Connection &client) {
   if (!client.isProven)
     return;
   client.rank = greeting.rank;
+  expectRequest(client);
   loop.send(client, bytesOf(proofOf(terms.secret, kServerRole, client.drawn,
                                     greeting.drawn)));
-  expectRequest(client);
 }
 
 void RendezvousServer::expectRequest(Connection &client) {
   client.received.clear();
   client.wanted = sizeof(RendezvousRequest);
-  client.deadline = Clock::now() + terms.ringPatience;
+  client.deadline = Clock::now() + ringPatience();
 }
 
-void RendezvousServer::give(Connection &client, bool isRefused,
-                            const std::string &text) {
+static std::string answerOf(bool isRefused, const std::string &text) {
   const RendezvousAnswer answer = {isRefused,
                                    static_cast<uint32_t>(text.size())};
-  client.isLast = isRefused || ++client.step == kExchanges;
+  return std::string(bytesOf(answer)) + text;
+}
+
+void RendezvousServer::give(Connection &client, const std::string &text) {
+  client.isLast = ++client.step == kExchanges;
   expectRequest(client);
-  loop.send(client, std::string(bytesOf(answer)) + text);
+  loop.send(client, answerOf(false, text));
+}
+
+/// Sends the error to a client, once. One that does not wait for an answer gets
+/// it too, and closes the connection itself.
+void RendezvousServer::refuse(Connection &client) {
+  if (client.step == kExchanges)
+    return;
+  client.step = kExchanges;
+  if (client.wanted == 0) {
+    expectRequest(client);
+    client.isLast = true;
+  }
+  loop.send(client, answerOf(true, failure));
 }
 
 /// Handles a client's request when it has arrived completely.
 void RendezvousServer::answer(Connection &client) {
+  if (client.step == kExchanges) { // it has the error
+    client.received.clear();
+    client.wanted = sizeof(RendezvousRequest);
+    return;
+  }
   const auto request = readFrom<RendezvousRequest>(client.received);
   const size_t bytes = sizeof request + request.bytes;
   if (request.bytes <= kMaxRendezvousText && client.wanted < bytes) {
@@ -197,7 +218,9 @@ void RendezvousServer::answer(Connection &client) {
   if (isWelcome(request, client.rank, client.step) && request.isFailure)
     fail(value);
   if (!failure.empty()) {
-    give(client, true, failure);
+    refuse(client);
+    client.received.clear();
+    client.wanted = sizeof(RendezvousRequest);
     return;
   }
   Exchange &current = exchanges[client.step];
@@ -210,24 +233,25 @@ void RendezvousServer::answer(Connection &client) {
 }
 
 void RendezvousServer::complete(size_t number) {
-  deadline = Clock::now() + terms.ringPatience;
+  deadline = Clock::now() + ringPatience();
   const auto &values = exchanges[number].values;
   for (Connection &client : loop.connections())
     if (client.isProven && client.wanted == 0 && client.step == number)
-      give(client, false, *values[(client.rank + 1) % values.size()]);
+      give(client, *values[(client.rank + 1) % values.size()]);
 }
 
 // Failures
 // ----------------------------------------------------------------------
 
-/// Sends the error to waiting clients; others get it with their next request.
+/// Sends the error to all ranks that are there; later ones get it with their
+/// first request.
 void RendezvousServer::fail(std::string why) {
   if (!failure.empty())
     return;
   failure = std::move(why);
   for (Connection &client : loop.connections())
-    if (client.isProven && client.wanted == 0 && !client.isLast)
-      give(client, true, failure);
+    if (client.isProven && !client.isLast)
+      refuse(client);
 }
 
 void RendezvousServer::noteShortage() {

@@ -32,11 +32,7 @@ public:
     std::string version; ///< the version that all ranks must have
     std::string place;   ///< address and port of the server, for messages
     std::chrono::milliseconds patience = std::chrono::minutes(1);
-    std::chrono::milliseconds handshake = kHandshakeTimeout;
-    /// Time to wait for missing ranks after a client with another secret.
-    std::chrono::milliseconds strangerPatience = std::chrono::seconds(5);
-    /// Time for the second exchange, counted from the end of the first.
-    std::chrono::milliseconds ringPatience = std::chrono::seconds(40);
+    RankTimeLimits limits;
   };
 
   /// `listening`: from listenOn(), or inherited. `warn` is called from the
@@ -68,7 +64,11 @@ private:
   void authenticate(Connection &client);
   void answer(Connection &client);
   void expectRequest(Connection &client);
-  void give(Connection &client, bool isRefused, const std::string &text);
+  void give(Connection &client, const std::string &text);
+  void refuse(Connection &client);
+  std::chrono::milliseconds ringPatience() const {
+    return terms.limits.secondExchange() + terms.limits.longer;
+  }
   void complete(size_t number);
   bool isWelcome(const RendezvousRequest &request, uint32_t rank,
                  size_t number);

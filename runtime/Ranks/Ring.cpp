@@ -20,15 +20,14 @@ namespace qlora {
 
 StatusOr<std::unique_ptr<Ring>>
 Ring::connect(const std::string &address, const TellNext &tellNext,
-              std::string_view secret, const Members &members,
-              std::chrono::milliseconds patience,
-              std::chrono::milliseconds timeout,
-              std::chrono::milliseconds handshakeTimeout) {
+              const CheckOthers &checkOthers, std::string_view secret,
+              const Members &members, std::chrono::milliseconds patience,
+              std::chrono::milliseconds timeout, const RankTimeLimits &limits) {
   std::unique_ptr<Ring> ring(new Ring(members, timeout));
   QLORA_ASSIGN_OR_RETURN(
       auto lanes,
       meet({address, tellNext, secret, ring->rank(), ring->numberOf(kPrevious),
-            1, patience, handshakeTimeout}));
+            1, patience, limits.handshake, checkOthers}));
   ring->sockets = std::move(lanes[kData]);
   return ring;
 }
@@ -44,16 +43,10 @@ Status Ring::startHeartbeat(std::array<FileDescriptor, 2> controls,
   return Status::ok();
 }
 
-/// How long two neighbours may take to connect once both have started.
-static constexpr std::chrono::milliseconds kRingPatience =
-    std::chrono::seconds(15);
-
 StatusOr<std::unique_ptr<Ring>>
 Ring::connect(Rendezvous &rendezvous, std::string_view secret,
               std::chrono::milliseconds patience,
-              std::chrono::milliseconds timeout,
-              const Heartbeat::Timing &timing,
-              std::chrono::milliseconds handshakeTimeout) {
+              std::chrono::milliseconds timeout, const RankTimeLimits &limits) {
   const Rendezvous::Self &self = rendezvous.self();
   const Members members = {self.rank, self.ranks};
   std::unique_ptr<Ring> ring(new Ring(members, timeout));
@@ -63,21 +56,23 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
     haveMet = next.isOk();
     return next;
   };
+  const CheckOthers checkOthers = [&] { return rendezvous.check(); };
   const RingMeeting meeting = {rendezvous.localAddress(),
                                tellNext,
                                secret,
                                self.rank,
                                ring->numberOf(kPrevious),
                                kLanes,
-                               std::min(patience, kRingPatience),
-                               handshakeTimeout};
+                               std::min(patience, limits.neighbours),
+                               limits.handshake,
+                               checkOthers};
   auto lanes = meet(meeting);
   if (!lanes.isOk() && !haveMet)
     return lanes.status();
   Status own = lanes.status();
   if (own.isOk()) {
     ring->sockets = std::move((*lanes)[kData]);
-    own = ring->startHeartbeat(std::move((*lanes)[kControl]), timing);
+    own = ring->startHeartbeat(std::move((*lanes)[kControl]), limits.heartbeat);
   }
   // All ranks have met, but some may have failed to connect.
   const Status shown =
@@ -85,7 +80,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
   QLORA_RETURN_IF_ERROR(
       rendezvous
           .exchange(shown.isOk() ? StatusOr<std::string>(std::string()) : shown,
-                    2 * kRingPatience)
+                    limits.secondExchange())
           .status());
   ring->heart->countSilence();
   return ring;

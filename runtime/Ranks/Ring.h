@@ -74,23 +74,24 @@ public:
   };
   /// Sends bytes to the previous rank and returns the bytes of the next rank.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
+  /// Returns an error once another rank has failed. Does not block.
+  using CheckOthers = std::function<Status()>;
 
   /// Connects to both neighbours, and blocks until then. All members call it.
   /// This rank listens on the interface with `address`. `timeout`: see
   /// exchange().
   static StatusOr<std::unique_ptr<Ring>>
   connect(const std::string &address, const TellNext &tellNext,
-          std::string_view secret, const Members &members,
-          std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
-          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
+          const CheckOthers &checkOthers, std::string_view secret,
+          const Members &members, std::chrono::milliseconds patience,
+          std::chrono::milliseconds timeout, const RankTimeLimits &limits = {});
   /// Connects the first ring of a job, on the interface of the connection to
   /// rank 0: loopback for a job on one machine. Returns when all ranks are in
   /// it, or the same error on all. `patience`: how long to wait for ranks.
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret,
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
-          const Heartbeat::Timing &timing = {},
-          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
+          const RankTimeLimits &limits = {});
   ~Ring();
 
   /// Returns the heartbeat of this ring or a bound ring; null if there is none.

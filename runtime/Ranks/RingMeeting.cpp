@@ -95,6 +95,9 @@ void Previous::receive(Connection &connection) {
   }
 }
 
+/// How often a rank that waits checks whether another one has failed.
+static constexpr auto kCheck = std::chrono::milliseconds(50);
+
 static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
                              const RingMeeting &meeting,
                              std::array<RingSockets, kLanes> &found) {
@@ -103,8 +106,10 @@ static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
       ConnectionLoop::create(std::move(listening), meeting.handshakeTimeout));
   Previous previous(meeting, drawn, found);
   const Clock::time_point deadline = Clock::now() + meeting.patience;
-  while (!previous.isThere() && Clock::now() < deadline)
-    loop.turn(previous, deadline);
+  while (!previous.isThere() && Clock::now() < deadline) {
+    QLORA_RETURN_IF_ERROR(meeting.checkOthers());
+    loop.turn(previous, std::min(deadline, Clock::now() + kCheck));
+  }
   if (previous.isThere())
     return Status::ok();
   const double seconds = meeting.patience.count() / 1000.0;
@@ -128,8 +133,9 @@ StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
   QLORA_ASSIGN_OR_RETURN(const Place next, Place::parse(text));
   for (int lane = 0; lane < meeting.lanes; ++lane) {
     FileDescriptor &socket = found[lane][Ring::kNext];
-    QLORA_ASSIGN_OR_RETURN(socket,
-                           connectTo(next.host, next.port, meeting.patience));
+    QLORA_ASSIGN_OR_RETURN(
+        socket,
+        connectTo(next.host, next.port, meeting.patience, meeting.checkOthers));
     // No rank waits for an answer here, so all ranks can connect at once.
     const Digest proof =
         proofOfRank(meeting.secret, meeting.rank, lane, next.drawn);

@@ -26,6 +26,8 @@ struct RingMeeting {
   int rank, previous;
   int lanes; ///< 1: only kData; 2: both
   std::chrono::milliseconds patience, handshakeTimeout;
+  /// Returns an error once another rank has failed.
+  const Ring::CheckOthers &checkOthers;
 };
 
 /// Connects this rank to its neighbours and returns the sockets, indexed by

@@ -54,6 +54,14 @@ static Status systemError(std::string_view what, int error) {
   return Status::unavailable("{}: {}", what, socketErrorText(error));
 }
 
+/// Returns the error of a connection; kAborted if the other side has closed it.
+static Status connectionError(std::string_view what, int error) {
+  const Status status = systemError(what, error);
+  return error == ECONNRESET || error == EPIPE
+             ? Status(StatusCode::kAborted, status.message())
+             : status;
+}
+
 static StatusOr<Addresses> resolve(const std::string &host, int port,
                                    bool isPassive) {
   addrinfo hints = {};
@@ -123,7 +131,8 @@ static bool connectBy(const FileDescriptor &socket, const addrinfo &address,
 }
 
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
-                                   std::chrono::milliseconds timeout) {
+                                   std::chrono::milliseconds timeout,
+                                   const std::function<Status()> &check) {
   const Clock::time_point deadline = Clock::now() + timeout;
   std::string last = "no address";
   do {
@@ -138,6 +147,8 @@ StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
         return socket;
       last = socketErrorText(errno);
     }
+    if (check)
+      QLORA_RETURN_IF_ERROR(check());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
   return Status::unavailable("cannot connect to {}:{} in {} s: {}", host, port,
@@ -202,7 +213,7 @@ Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes) {
     if (sent < 0 && errno == EINTR)
       continue;
     if (sent <= 0)
-      return systemError("send", errno);
+      return connectionError("send", errno);
     next += sent;
     bytes -= static_cast<size_t>(sent);
   }
@@ -215,7 +226,7 @@ static Status countReceived(ssize_t received, char *&next, size_t &bytes) {
     return Status::error(StatusCode::kAborted,
                          "the other side closed the connection");
   if (received < 0)
-    return systemError("receive", errno);
+    return connectionError("receive", errno);
   next += received;
   bytes -= static_cast<size_t>(received);
   return Status::ok();

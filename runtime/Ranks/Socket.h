@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 
 #include "runtime/Base/FileDescriptor.h"
@@ -28,9 +29,11 @@ bool isOver(int error);
 /// free port, see portOf(). kResourceExhausted: another program has the port.
 StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
 
-/// Connects. Retries until `timeout`, as the other side may start later.
+/// Connects. Retries until `timeout`, as the other side may start later. Calls
+/// `check` after each attempt; an error of it ends the retries.
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
-                                   std::chrono::milliseconds timeout);
+                                   std::chrono::milliseconds timeout,
+                                   const std::function<Status()> &check = {});
 
 /// Returns the port of a listening socket.
 StatusOr<int> portOf(const FileDescriptor &socket);

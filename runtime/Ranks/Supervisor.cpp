@@ -34,7 +34,6 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr auto kGrace = std::chrono::seconds(2);
 /// Signals within this time count as one.
 constexpr auto kOneSignal = std::chrono::seconds(1);
 
@@ -218,7 +217,7 @@ void Supervisor::noteFailure(int rank, StatusCode code,
   if (first.error.isOk())
     first = {Status(code, fmt::format("rank {}: {}", rank, message)), rank};
   if (!deadline)
-    deadline = Clock::now() + kGrace;
+    deadline = Clock::now() + request.grace;
 }
 
 void Supervisor::readReport(int rank) {

@@ -20,6 +20,7 @@
 #ifndef QLORA_RUNTIME_RANKS_SUPERVISOR_H
 #define QLORA_RUNTIME_RANKS_SUPERVISOR_H
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct LaunchRequest {
   std::string executable;             ///< path of the program: "/proc/self/exe"
   std::vector<std::string> arguments; ///< includes argv[0]
   int ranks = 1;
+  /// After a failure the other ranks have this time to end.
+  std::chrono::milliseconds grace = std::chrono::seconds(2);
 };
 
 struct LaunchResult {

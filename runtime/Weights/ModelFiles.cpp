@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/Base/JsonText.h"
+#include "runtime/Base/UserFiles.h"
 
 using nlohmann::json;
 
@@ -18,16 +18,28 @@ namespace qlora {
 static constexpr const char *kSingleFile = "model.safetensors";
 static constexpr const char *kIndexFile = "model.safetensors.index.json";
 
+/// Returns whether there is such a file or folder. If that cannot be found out,
+/// another file must not be read instead.
+static StatusOr<bool> isThere(const std::filesystem::path &path) {
+  std::error_code error;
+  const bool isFound = std::filesystem::exists(path, error);
+  if (!error)
+    return isFound;
+  return Status::unavailable("cannot read '{}': {}", path.string(),
+                             error.message());
+}
+
 StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   ModelFiles files;
   files.root = folder;
   const fs::path root(folder);
-  if (!fs::is_directory(root, ignored))
+  QLORA_ASSIGN_OR_RETURN(const bool isFound, isThere(root));
+  if (!isFound || !fs::is_directory(root, ignored))
     return Status::notFound("no model folder '{}'", folder);
-  const bool hasSingle = fs::exists(root / kSingleFile, ignored);
-  const bool hasIndex = fs::exists(root / kIndexFile, ignored);
+  QLORA_ASSIGN_OR_RETURN(const bool hasSingle, isThere(root / kSingleFile));
+  QLORA_ASSIGN_OR_RETURN(const bool hasIndex, isThere(root / kIndexFile));
   // Like transformers, prefer the single file if both exist.
   if (hasSingle)
     QLORA_RETURN_IF_ERROR(files.openSingle());
@@ -37,22 +49,27 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
     return Status::notFound(
         "'{}' has neither {} nor {}; only safetensors weights are read", folder,
         kSingleFile, kIndexFile);
-  files.readQuantization();
+  QLORA_RETURN_IF_ERROR(files.readQuantization());
   return files;
 }
 
 /// Reads config.json. frontend/ reports a missing or damaged file.
-void ModelFiles::readQuantization() {
-  std::ifstream stream(root + "/config.json", std::ios::binary);
-  json config = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+Status ModelFiles::readQuantization() {
+  const std::string path = root + "/config.json";
+  QLORA_ASSIGN_OR_RETURN(const bool isFound, isThere(path));
+  if (!isFound)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
+  json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object())
-    return;
+    return Status::ok();
   constexpr const char *kKey = "quantization_config", *kText = "text_config";
   const bool isInside = config.contains(kText) && config[kText].is_object() &&
                         config[kText].contains(kKey);
   const json &from = isInside ? config[kText] : config;
   if (const auto found = from.find(kKey); found != from.end())
     quantizationText = dumpJson(*found);
+  return Status::ok();
 }
 
 bool ModelFiles::zeroPointsAreLess() const {
@@ -75,10 +92,8 @@ Status ModelFiles::openSingle() {
 }
 
 static StatusOr<json> readIndex(const std::string &path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream)
-    return Status::notFound("cannot open '{}'", path);
-  json root = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
+  json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object() ||
       !root.contains("weight_map") || !root["weight_map"].is_object())
     return Status::dataLoss("'{}' is not a JSON object with a weight_map",

@@ -67,7 +67,7 @@ private:
   Status openSingle();
   Status openIndexed(const std::string &indexPath);
 
-  void readQuantization();
+  Status readQuantization();
 
   std::string root;
   std::string quantizationText;

@@ -51,7 +51,10 @@ std::atomic<RecordedCalls *> recorded = nullptr;
 /// Whether this process is a child of runInChild().
 bool isChild = false;
 
-bool isArmed() { return state && state->isArmed; }
+/// Whether this process has called spareThisProcess().
+bool isSpared = false;
+
+bool isArmed() { return state && state->isArmed && !isSpared; }
 
 } // namespace
 
@@ -209,6 +212,8 @@ static std::string textOf(FILE *file) {
   std::fclose(file);
   return text;
 }
+
+void spareThisProcess() { isSpared = true; }
 
 FaultyRun runInChild(const std::function<int()> &operation) {
   FILE *out = std::tmpfile(), *errors = std::tmpfile();

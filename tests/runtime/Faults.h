@@ -105,7 +105,11 @@ private:
   std::string function, place; ///< of the first failed call of this turn
 };
 
-/// Runs the operation in a child process without making calls fail.
+/// From now on no call of this process counts or fails: it plays the other side
+/// of a sweep's child process.
+void spareThisProcess();
+
+/// Runs the operation in a child process without a fault.
 FaultyRun runInChild(const std::function<int()> &operation);
 
 /// Records, in order, the calls of the given kinds that this process makes.

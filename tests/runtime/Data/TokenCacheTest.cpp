@@ -19,6 +19,7 @@
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/UserFiles.h"
+#include "tests/runtime/Faults.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;
@@ -130,6 +131,37 @@ TEST_F(TokenCache, ADamagedFileIsMadeAgain) {
     EXPECT_TRUE(status.isOk()) << status.message();
     EXPECT_EQ(fs::file_size(path()), fs::file_size(rows));
   }
+}
+
+/// Whatever fails in the cache's folder: rows are whole, or the error names it.
+TEST_F(TokenCache, FaultsLeaveWholeRowsOrNone) {
+  using How = FaultPlan::How;
+  converter(copyRows());
+  const std::string target = path(), expected = readWholeFile(rows).value();
+  for (const bool isKept : {false, true})
+    for (const auto &[error, how] : {std::pair{ENOSPC, How::kOnce},
+                                     {EIO, How::kOnce},
+                                     {ENOSPC, How::kFull},
+                                     {EIO, How::kOnwards}}) {
+      FaultSweep sweep({.calls = kChanges | kReads,
+                        .error = error,
+                        .how = how,
+                        .below = request.cacheFolder});
+      while (sweep.next()) {
+        fs::remove_all(request.cacheFolder);
+        ASSERT_TRUE(!isKept || make().isOk());
+        const Status status =
+            sweep.run([&] { return makeCachedRows(request, target, {}); });
+        EXPECT_TRUE(status.isOk() || sweep.hasFailed()) << status.message();
+        if (status.isOk())
+          EXPECT_EQ(readWholeFile(target).value(), expected) << sweep.call();
+        else
+          EXPECT_NE(status.message().find(request.cacheFolder),
+                    std::string::npos)
+              << sweep.call() << ": " << status.message();
+      }
+      EXPECT_GE(sweep.failures(), how == How::kFull ? 0 : 3);
+    }
 }
 
 TEST_F(TokenCache, AFullDiskNamesTheRemedy) {

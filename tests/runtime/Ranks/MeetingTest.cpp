@@ -71,6 +71,7 @@ public:
     socket = std::move(listenOn("127.0.0.1", 0)).value();
     env.masterPort = portOf(socket).value();
     env.secret = "a secret of the job";
+    env.limits = kTenthLimits;
   }
 
   void start(int size, const Body &body) {
@@ -209,16 +210,19 @@ TEST(Meeting, SilenceCountsOnceAllHaveMet) {
       const Digest proof = proofOf("job", role, drawn);
       EXPECT_TRUE(sendAll(lanes.back(), proof.data(), proof.size()).isOk());
     }
-    std::this_thread::sleep_for(1200ms);
+    std::this_thread::sleep_for(500ms);
     EXPECT_TRUE(second.exchange(std::string(), 20s).isOk());
   });
   Rendezvous meeting = served.connectAs(0, 2);
-  const Heartbeat::Timing timing = {50ms, 10, 100ms, 300ms};
-  auto ring = Ring::connect(meeting, "job", 20s, 1s, timing);
+  RankTimeLimits limits = kTenthLimits;
+  limits.heartbeat = {20ms, 10, 40ms, 100ms};
+  auto ring = Ring::connect(meeting, "job", 20s, 1s, limits);
   ASSERT_TRUE(ring.isOk()) << ring.status().message();
   EXPECT_FALSE((*ring)->heartbeat()->hasCause());
-  // After the start, silence is an error.
-  std::this_thread::sleep_for(1500ms);
+  // From here on silence counts.
+  const auto start = Clock::now();
+  while (!(*ring)->heartbeat()->hasCause() && Clock::now() - start < 5s)
+    std::this_thread::sleep_for(10ms);
   EXPECT_TRUE((*ring)->heartbeat()->hasCause());
   other.join();
 }
@@ -249,7 +253,7 @@ static void limitDescriptors(rlim_t limit) {
 /// deadline, and rank 0 uses no CPU meanwhile.
 TEST(Meeting, AllAreToldOfTooFewDescriptors) {
   RankProcesses ranks;
-  ranks.env.patience = 3s;
+  ranks.env.patience = 2s;
   const auto start = Clock::now();
   ranks.start(16, [&](const RankEnvironment &own) {
     if (own.rank == 0)
@@ -275,7 +279,8 @@ TEST(Meeting, AllAreToldOfTooFewDescriptors) {
 TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
-  const Strangers strangers(ranks.env.masterPort); // queued by the system
+  ranks.env.limits.stranger = 5s; // they hold descriptors for a second
+  const Strangers strangers(ranks.env.masterPort); // in the system's queue
   const auto start = Clock::now();
   ranks.start(2, [&](const RankEnvironment &own) {
     // The process inherited up to 64 descriptors, and may open 40 more.
@@ -296,8 +301,10 @@ TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
 TEST(Meeting, AStoppedRankZeroIsNotAnotherProgram) {
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
+  RankTimeLimits limits = kTenthLimits;
+  limits.longer = 100ms;
   EXPECT_EQ(
-      Rendezvous::connect("127.0.0.1", port, "job", selfOf(1, 2), 200ms, 100ms)
+      Rendezvous::connect("127.0.0.1", port, "job", selfOf(1, 2), 200ms, limits)
           .status()
           .message(),
       fmt::format("127.0.0.1:{} accepts connections, but did not answer in "

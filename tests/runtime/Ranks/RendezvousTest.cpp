@@ -92,7 +92,8 @@ TEST(Rendezvous, AllAreToldWhoIsMissing) {
 
 TEST(Rendezvous, AllAreToldOfOneThatEnds) {
   const Rank leaves = [](Served &served) -> StatusOr<std::string> {
-    const auto value = served.connectAs(1, 3).exchange(std::string("x"), -9s);
+    const auto value =
+        served.connectAs(1, 3).exchange(std::string("x"), -900ms);
     EXPECT_HAS(value.status().message(),
                "rank 1 (node1) lost its connection to rank 0 at 127.0.0.1:");
     return Status::invalid("rank 1 (node1) ended during the rendezvous. Fix: "
@@ -120,7 +121,7 @@ TEST(Rendezvous, AllAreToldOfARingThatDoesNotClose) {
 
 TEST(Rendezvous, AllAreToldOfAnotherSecret) {
   auto terms = termsOf(2, "job");
-  terms.strangerPatience = 200ms;
+  terms.limits.stranger = 200ms;
   std::string refused;
   const Rank strange = [&](Served &served) -> StatusOr<std::string> {
     refused = served.connect("other", selfOf(1, 2)).status().message();
@@ -238,7 +239,7 @@ TEST(Rendezvous, ServerMayEndFirst) {
 /// Client and server both close a connection that stays silent.
 TEST(Rendezvous, WhoSaysNothingIsLetGo) {
   auto terms = termsOf(1, "job");
-  terms.handshake = 50ms;
+  terms.limits.handshake = 50ms;
   Served served(terms);
   const FileDescriptor silent =
       std::move(connectTo("127.0.0.1", served.port, 1s)).value();

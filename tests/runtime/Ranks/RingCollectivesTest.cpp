@@ -252,15 +252,15 @@ TEST_P(RingCollectivesTest, NoticesALostRankBetweenCalls) {
 
 TEST_P(RingCollectivesTest, WaitsNoLongerThanItsTimeout) {
   const auto start = std::chrono::steady_clock::now();
+  std::latch hasEnded(1); // rank 1 lives until then
   runGroup(
       2,
-      [](Collectives &group, int rank) {
+      [&](Collectives &group, int rank) {
         EXPECT_TRUE(group.barrier().isOk());
-        if (rank == 1) {
-          std::this_thread::sleep_for(1s);
-          return;
-        }
+        if (rank == 1)
+          return hasEnded.wait();
         const Status status = group.barrier();
+        hasEnded.count_down();
         EXPECT_EQ(status.code(), StatusCode::kAborted);
         EXPECT_TRUE(status.message().starts_with(
             "rank 1 has sent nothing for 0.2 s: it is at its collective "))
@@ -286,11 +286,10 @@ TEST_P(RingCollectivesTest, RanksThatMakeOtherCallsAreTold) {
 /// A rank that notices an error closes its connections, although it stays
 /// alive, so that all other ranks notice too.
 TEST_P(RingCollectivesTest, ALossIsPassedOn) {
-  runGroup(4, [](Collectives &group, int rank) {
-    if (rank == 3) {
-      std::this_thread::sleep_for(2s);
-      return;
-    }
+  std::latch haveEnded(3); // all live until then
+  runGroup(4, [&](Collectives &group, int rank) {
+    if (rank == 3)
+      return haveEnded.wait();
     const auto start = std::chrono::steady_clock::now();
     std::vector<int32_t> data(rank == 0 ? 10 : 11);
     const Status status =
@@ -302,24 +301,24 @@ TEST_P(RingCollectivesTest, ALossIsPassedOn) {
           << status.message();
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, 1500ms) << rank;
-    std::this_thread::sleep_until(start + 2s);
+    haveEnded.arrive_and_wait();
   });
 }
 
 TEST_P(RingCollectivesTest, AbortWakesABlockedRank) {
   auto start = std::chrono::steady_clock::now();
-  runGroup(2, [](Collectives &group, int rank) {
+  std::latch hasEnded(1); // rank 1 lives until then
+  runGroup(2, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
-    if (rank == 1) {
-      std::this_thread::sleep_for(1s);
-      return;
-    }
+    if (rank == 1)
+      return hasEnded.wait();
     std::thread other([&] {
       std::this_thread::sleep_for(100ms);
       group.abort();
     });
     std::vector<float> x(1);
     EXPECT_EQ(sum(group, x).code(), StatusCode::kAborted);
+    hasEnded.count_down();
     other.join();
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);

@@ -35,11 +35,11 @@ TEST(Ring, StrangersAreNoNeighbours) {
     char answer;
     EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
     EXPECT_HAS(second.exchange(std::string(), 5s).status().message(),
-               "rank 0 (node0): the previous rank has not connected in 1 s");
+               "rank 0 (node0): the previous rank has not connected in 0.3 s");
   });
   Rendezvous meeting = served.connectAs(0, 2);
-  EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
-             "rank 0 (node0): the previous rank has not connected in 1 s");
+  EXPECT_HAS(Ring::connect(meeting, "job", 300ms, 1s).status().message(),
+             "rank 0 (node0): the previous rank has not connected in 0.3 s");
   other.join();
 }
 
@@ -67,7 +67,9 @@ TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
     EXPECT_TRUE(second.exchange(std::string(), 5s).isOk());
   });
   Rendezvous meeting = served.connectAs(0, 2);
-  EXPECT_TRUE(Ring::connect(meeting, "job", 20s, 1s, {}, 50ms).isOk());
+  RankTimeLimits limits = kTenthLimits;
+  limits.handshake = 50ms;
+  EXPECT_TRUE(Ring::connect(meeting, "job", 20s, 1s, limits).isOk());
   other.join();
 }
 
@@ -85,11 +87,11 @@ TEST(Ring, AnotherRankIsNoNeighbour) {
   });
   std::thread second([&] {
     Rendezvous meeting = elsewhere.connectAs(0, 2);
-    EXPECT_FALSE(Ring::connect(meeting, "job", 1s, 1s).isOk());
+    EXPECT_FALSE(Ring::connect(meeting, "job", 300ms, 1s).isOk());
   });
   Rendezvous meeting = served.connectAs(0, 2);
-  EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
-             "the previous rank has not connected in 1 s");
+  EXPECT_HAS(Ring::connect(meeting, "job", 300ms, 1s).status().message(),
+             "the previous rank has not connected in 0.3 s");
   misleading.join();
   second.join();
 }

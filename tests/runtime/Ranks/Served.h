@@ -32,7 +32,7 @@ struct Served {
   }
   StatusOr<Rendezvous> connect(std::string secret, Rendezvous::Self self) {
     return Rendezvous::connect("127.0.0.1", port, secret, std::move(self),
-                               std::chrono::seconds(5));
+                               std::chrono::seconds(5), kTenthLimits);
   }
   Rendezvous connectAs(int rank, int ranks) {
     return std::move(connect("job", selfOf(rank, ranks))).value();

@@ -29,7 +29,10 @@ static std::string tempFile(const char *name) {
 
 static LaunchResult launch(const std::string &scene, int ranks,
                            const std::string &file = "-") {
-  return launchRanks({QLORA_RANK_HELPER, {"helper", scene, file}, ranks});
+  return launchRanks({QLORA_RANK_HELPER,
+                      {"helper", scene, file},
+                      ranks,
+                      /*grace=*/200ms}); // a tenth
 }
 
 static std::string contents(const std::string &path) {

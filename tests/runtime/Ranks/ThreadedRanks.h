@@ -14,6 +14,7 @@
 #include "runtime/Ranks/RendezvousServer.h"
 #include "runtime/Ranks/RingCollectives.h"
 #include "runtime/Ranks/Socket.h"
+#include "tests/runtime/Ranks/TenthLimits.h"
 
 namespace qlora {
 
@@ -24,6 +25,7 @@ inline RendezvousServer::Terms termsOf(int ranks, std::string secret = "s") {
   terms.version = "1.0";
   terms.place = "host:1";
   terms.patience = std::chrono::seconds(20);
+  terms.limits = kTenthLimits;
   return terms;
 }
 
@@ -44,10 +46,11 @@ inline void runRanks(int size,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
-      auto meeting = Rendezvous::connect("127.0.0.1", port, "s",
-                                         selfOf(rank, size), kPatience);
+      auto meeting = Rendezvous::connect(
+          "127.0.0.1", port, "s", selfOf(rank, size), kPatience, kTenthLimits);
       ASSERT_TRUE(meeting.isOk()) << meeting.status().message();
-      auto ring = Ring::connect(*meeting, "s", kPatience, timeout);
+      auto ring =
+          Ring::connect(*meeting, "s", kPatience, timeout, kTenthLimits);
       ASSERT_TRUE(ring.isOk()) << ring.status().message();
       RingCollectives group(std::move(*ring));
       body(group);
@@ -64,6 +67,7 @@ inline void runJob(int size, const GroupSizes &mesh,
   env.worldSize = env.localWorldSize = size;
   env.masterPort = portOf(socket).value();
   env.secret = "s";
+  env.limits = kTenthLimits;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {

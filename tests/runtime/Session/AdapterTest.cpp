@@ -8,10 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -21,6 +18,7 @@
 
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
+#include "tests/runtime/Faults.h"
 
 using namespace qlora;
 using nlohmann::json;
@@ -263,23 +261,43 @@ TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
   EXPECT_EQ(check({{"init_lora_weights", "gaussian"}}), "");
 }
 
-TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
+/// An earlier adapter stays, or the message says where the new one is.
+TEST_F(Adapter, FaultsLeaveAWholeAdapter) {
+  const fs::path out = folder / "out", earlier = folder / "earlier";
+  const auto weightsIn = [](const fs::path &where) {
+    return bytesOf(where / "adapter_model.safetensors");
+  };
   ASSERT_TRUE(write().isOk());
-  std::string before = bytesOf(folder / "out/adapter_model.safetensors");
-  pid_t child = fork();
-  if (child == 0) {
-    // Writes past 100 bytes of any file fail, without a signal.
-    signal(SIGXFSZ, SIG_IGN);
-    rlimit limit = {100, 100};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    value = 1;
-    _exit(write().isOk() ? 1 : 0);
+  fs::rename(out, earlier);
+  value = 1;
+  ASSERT_TRUE(write().isOk());
+  const std::string trainedWeights = weightsIn(out);
+  using How = FaultPlan::How;
+  for (const auto &[error, how] : {std::pair{ENOSPC, How::kOnce},
+                                   {EIO, How::kOnce},
+                                   {ENOSPC, How::kFull}}) {
+    FaultSweep sweep(
+        {.calls = kChanges, .error = error, .how = how, .below = out.string()});
+    while (sweep.next()) {
+      fs::remove_all(out);
+      fs::copy(earlier, out);
+      const std::string said = sweep.run([&] { return write(); }).message();
+      const std::string where = sweep.call() + ": " + said;
+      const fs::path staging = out / ".staging";
+      const bool isStaged =
+          said.find("the adapter is in '" + staging.string()) != said.npos;
+      const bool isInPlace =
+          said.empty() || said.find("the adapter is in '") != said.npos;
+      EXPECT_EQ(weightsIn(isStaged ? staging : out),
+                isInPlace ? trainedWeights : weightsIn(earlier))
+          << where;
+      EXPECT_TRUE(said.empty() || said.find(out.string()) != said.npos)
+          << where;
+      EXPECT_TRUE(isStaged || !fs::exists(staging) || how == How::kOnce)
+          << where;
+    }
+    EXPECT_GE(sweep.failures(), 10);
   }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(bytesOf(folder / "out/adapter_model.safetensors"), before);
-  EXPECT_FALSE(fs::exists(folder / "out/.staging"));
 }
 
 TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {

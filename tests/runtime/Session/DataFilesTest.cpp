@@ -72,10 +72,10 @@ TEST_F(DataFiles, NoDataLiesInTheOutputFolder) {
 
 /// One rank tokenises; the second rank waits for it without a time limit.
 TEST_F(DataFiles, TokenisingMayTakeLongerThanACollective) {
-  python("sleep 6\n");
+  python("sleep 4\n");
   ProcessOutput output =
       run({"--train-file", at("data.jsonl"), "--output-dir", at("out"),
-           "--gpus", "2", "--lr", "0.05", "--ddp-timeout", "3"});
+           "--gpus", "2", "--lr", "0.05", "--ddp-timeout", "2"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
 }
 

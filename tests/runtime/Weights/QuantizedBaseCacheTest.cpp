@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -149,21 +148,6 @@ TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
   waitpid(run, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(look(kKey, large), "none");
-}
-
-/// A limit on the file size has the effect of a full disk.
-TEST_F(BaseCacheTest, AFullDiskLeavesNothing) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  auto *const handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{kBaseChunk + 100, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Status status = keep(cache, kKey, arena);
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find(kKey), std::string::npos) << status.message();
-  EXPECT_EQ(folder.fileCount(), 0u);
 }
 
 TEST_F(BaseCacheTest, AFolderThatCannotBeMadeIsSaid) {

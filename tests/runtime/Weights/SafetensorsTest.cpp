@@ -9,9 +9,7 @@
 #include "tests/runtime/TemporaryFolder.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstring>
 #include <deque>
 
@@ -286,25 +284,6 @@ TEST(SafetensorsWriter, RefusesWhatItCouldNotRead) {
   EXPECT_EQ(writeSafetensors(folder.path("x"), {item}, {}).code(),
             StatusCode::kInternal);
   EXPECT_EQ(folder.fileCount(), 0u);
-}
-
-TEST(SafetensorsWriter, KeepsTheOldFileWhenThereIsNoSpace) {
-  const TemporaryFolder folder;
-  folder.write("x", "before");
-  const std::vector<uint8_t> data(1 << 16);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit small{1 << 12, before.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &small);
-  const Status status = writeSafetensors(
-      folder.path("x"), {{"a", SafetensorsDtype::kU8, {1 << 16}, data}}, {});
-  setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_HAS(status.message(), "what was there before is unchanged");
-  EXPECT_EQ(folder.read("x"), "before");
-  EXPECT_EQ(folder.fileCount(), 1u);
 }
 
 TEST(SafetensorsWriter, NamesAMissingFolder) {

@@ -72,8 +72,9 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
       });
 }
 
-/// Returns zero waits under the built-in launcher, which receives every rank's
-/// error and chooses among them.
+/// Returns the job's time limits. The heartbeat's `settle` and `word` are 0
+/// under the built-in launcher, which receives every rank's error and chooses
+/// one.
 static RankTimeLimits limitsOf(const RankEnvironment &env) {
   RankTimeLimits limits = env.limits;
   if (hasOwnLauncher(env))

@@ -17,7 +17,7 @@ struct HeartbeatTiming {
   int missed = 10; ///< beats of this rank without one from the neighbour
   /// Time from the first cause until the rule chooses a cause.
   std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-  /// Time to wait for the cause of an end that other ranks noticed first.
+  /// If other ranks noticed the end first: how long to wait for its cause.
   std::chrono::milliseconds word = std::chrono::seconds(2);
 };
 
@@ -27,7 +27,7 @@ struct RankTimeLimits {
   std::chrono::milliseconds handshake = std::chrono::seconds(10);
   /// Time to wait for missing ranks after a client with another secret.
   std::chrono::milliseconds stranger = std::chrono::seconds(5);
-  /// How long two neighbours may take to connect when both are there.
+  /// How long two neighbours may take to connect once both have started.
   std::chrono::milliseconds neighbours = std::chrono::seconds(15);
   /// Additional time that clients wait, so that the server's error comes first.
   std::chrono::milliseconds longer = std::chrono::seconds(10);

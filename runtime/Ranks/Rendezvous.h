@@ -26,8 +26,8 @@ public:
   };
 
   /// Tries to connect until `timeout` has passed, because rank 0 may start
-  /// later. If the port accepts, waits `limits.longer` than that for rank 0's
-  /// answer: rank 0 may lack descriptors, and its own error explains that.
+  /// later. If the port accepts, waits `limits.longer` in addition for rank 0's
+  /// answer: if rank 0 lacks descriptors, its own error explains that.
   static StatusOr<Rendezvous> connect(const std::string &host, int port,
                                       std::string_view secret, Self self,
                                       std::chrono::milliseconds timeout,

@@ -7,8 +7,8 @@
 // confirms the connection.
 //
 // Instead of its bytes, a rank may send an error if it cannot take part. The
-// server may also find an error: a rank is missing, there twice, has another
-// version, or closes its connection. The first error is sent to all at once, so
+// server may also find an error: a missing rank, two of one number, another
+// version, or a closed connection. The first error is sent to all at once, so
 // every host shows the same line. A rank may get it before its next request,
 // while it connects to its neighbours.
 //

@@ -219,7 +219,7 @@ TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   auto ring = Ring::connect(meeting, "job", 20s, 1s, limits);
   ASSERT_TRUE(ring.isOk()) << ring.status().message();
   EXPECT_FALSE((*ring)->heartbeat()->hasCause());
-  // From here on silence counts.
+  // After the start, silence is an error.
   const auto start = Clock::now();
   while (!(*ring)->heartbeat()->hasCause() && Clock::now() - start < 5s)
     std::this_thread::sleep_for(10ms);
@@ -280,7 +280,7 @@ TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
   ranks.env.limits.stranger = 5s; // they hold descriptors for a second
-  const Strangers strangers(ranks.env.masterPort); // in the system's queue
+  const Strangers strangers(ranks.env.masterPort); // queued by the system
   const auto start = Clock::now();
   ranks.start(2, [&](const RankEnvironment &own) {
     // The process inherited up to 64 descriptors, and may open 40 more.

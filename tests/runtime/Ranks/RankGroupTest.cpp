@@ -287,7 +287,7 @@ TEST(RankGroup, AllShowTheFirstCause) {
     const bool fails = group.rank() == 3 || group.rank() == 1;
     std::this_thread::sleep_for(200ms); // all have joined
     if (group.rank() == 4)
-      std::this_thread::sleep_for(300ms); // it learns of it afterwards
+      std::this_thread::sleep_for(300ms); // it notices the failure afterwards
     const Status own = fails
                            ? Status::invalid("no room on disk {}", group.rank())
                            : group.collectives().barrier();

@@ -30,8 +30,6 @@ import subprocess
 import sys
 import time
 
-import gcov_files
-
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("Base", "Module", "Weights", "Ranks", "Device", "Session")
 # Tests that do not run the libraries of this build: tests of texts, of
@@ -65,59 +63,64 @@ def relative(file):
     return path if is_ours else None
 
 
+def decisions(branches):
+    """Returns the branches of a line without the pairs of a call: its return,
+    followed by the exception that it may throw."""
+    following = [*branches[1:], {"throw": False}]
+    return [branch for branch, after in zip(branches, following)
+            if not branch["throw"] and
+            not (branch["fallthrough"] and after["throw"])]
+
+
+def gcov(files):
+    """Yields the lines of the six folders that gcov lists for notes or counts:
+    place, count, and a place and a count for each branch. Functions of one
+    line, such as instances of a template, share its branches."""
+    done = subprocess.run(
+        ["gcov", "--json-format", "--stdout", "--branch-probabilities",
+         *files], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"gcov: {done.stderr.splitlines()[-1]}\nBuild again: counts "
+                 "need the notes of the programs that ran.")
+    for document in filter(None, done.stdout.splitlines()):
+        for source in json.loads(document)["files"]:
+            file = relative(source["file"])
+            for line in source["lines"] if file else ():
+                number = line["line_number"]
+                branches = enumerate(decisions(line["branches"]))
+                yield ((file, number), line["count"],
+                       [((file, number, index), branch["count"])
+                        for index, branch in branches])
+
+
 class Objects:
     """The notes (.gcno) of all object files, with which counts are read."""
 
     def __init__(self, build):
-        self.build = os.path.abspath(build)
-        self.functions = {}  # path of the counts -> {key: function}
-        lines, branches = set(), set()
-        for notes in glob.glob(f"{self.build}/runtime/**/*.gcno",
-                               recursive=True):
-            kept = {}
-            for function in gcov_files.read_notes(notes):
-                if relative(function.file):
-                    function.own_lines = self._lines(function)
-                    function.own_branches = self._branches(function)
-                    lines.update(place for _, place in function.own_lines)
-                    branches.update(p for _, p in function.own_branches)
-                    kept[function.key] = function
-            self.functions[os.path.splitext(notes)[0] + ".gcda"] = kept
-        if not branches:
+        self.notes = glob.glob(f"{os.path.abspath(build)}/runtime/**/*.gcno",
+                               recursive=True)
+        if not self.notes:
             sys.exit(f"{build} has no notes: configure with QLORA_COVERAGE")
+        lines, branches = set(), set()
+        for place, _, of_line in gcov(self.notes):
+            lines.add(place)
+            branches.update(branch for branch, _ in of_line)
         self.places = Places(sorted(lines), sorted(branches))
-
-    @staticmethod
-    def _lines(function):
-        return [(arcs, (relative(file), line))
-                for arcs, file, line in function.lines() if relative(file)]
-
-    @staticmethod
-    def _branches(function):
-        """Returns the branches of a function. Instances of a template have the
-        same branches."""
-        start = ".".join(map(str, function.start))
-        return [(arc, (relative(file), line, f"{start}.{index}"))
-                for arc, file, line, index in function.branches()
-                if relative(file)]
 
     def executed(self, counters):
         """Returns the lines and branches that were executed, from the counts
-        (.gcda) below a folder."""
+        (.gcda) below a folder. gcov needs the notes next to the counts."""
+        files = []
+        for notes in self.notes:
+            counts = counters + os.path.splitext(notes)[0] + ".gcda"
+            if os.path.exists(counts):
+                os.symlink(notes, os.path.splitext(counts)[0] + ".gcno")
+                files.append(counts)
         lines, branches = set(), set()
-        for path, functions in self.functions.items():
-            counts_file = counters + path
-            if not os.path.exists(counts_file):
-                continue
-            for key, measured in gcov_files.read_counts(counts_file).items():
-                function = functions.get(key)
-                if not function:
-                    continue
-                counts = function.arc_counts(measured)
-                lines.update(place for arcs, place in function.own_lines
-                             if any(counts[arc] > 0 for arc in arcs))
-                branches.update(place for arc, place in function.own_branches
-                                if counts[arc] > 0)
+        for place, count, of_line in gcov(files) if files else ():
+            if count > 0:
+                lines.add(place)
+            branches.update(branch for branch, taken in of_line if taken > 0)
         places = self.places
         return (sum(places.line_bits[place] for place in lines),
                 sum(places.branch_bits[place] for place in branches))

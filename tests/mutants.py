@@ -228,11 +228,12 @@ class Trial:
 
     def try_test(self, test):
         """Returns "fails", "hangs", "cut" if the seconds are used, or None."""
-        if test["program"].endswith("Tests"):
-            build_targets(self.build, test["program"])
-        elif not self.are_built:
+        targets = [test["program"]]
+        if not test["program"].endswith("Tests"):
+            targets = () if self.are_built else PROGRAMS
             self.are_built = True
-            build_targets(self.build, *PROGRAMS)
+        if targets and not build_targets(self.build, *targets):
+            sys.exit(f"cannot build {' '.join(targets)} in {self.build}")
         for _ in range(2):
             left = self.seconds - self.used[test["tier"]]
             longest = 5 * test["seconds"] + 10
@@ -348,12 +349,17 @@ def main():
             json.dump([one for one in mutants if "result" in one], file,
                       indent=1)
 
-    if arguments.only is None:
-        draw_all(arguments, places, tests, mutants, store)
-    for number in arguments.only or []:
-        try_mutant(arguments.build, mutants[number], tests, places,
-                   arguments.seconds)
-        store()
+    try:
+        if arguments.only is None:
+            draw_all(arguments, places, tests, mutants, store)
+        for number in arguments.only or []:
+            try_mutant(arguments.build, mutants[number], tests, places,
+                       arguments.seconds)
+            store()
+    finally:  # the last mutants are still in the programs
+        build_targets(arguments.build, *PROGRAMS, *sorted(
+            {test["program"] for test in tests
+             if test["program"].endswith("Tests")}))
     for mutant in mutants:
         show(mutant)
     summary(mutants)

@@ -23,8 +23,8 @@ class Gates:
     def attention(self, line):
         """Returns the gate of cuDNN's attention: the one for the longest listed
         length up to the launch's length. There is none for other kernels, for
-        shorter lengths, and for rows with segments, of which cuDNN computes all
-        pairs of tokens although only visible pairs count as FLOP."""
+        shorter lengths, and for rows with segments: cuDNN computes all pairs of
+        their tokens, although only visible pairs count as FLOP."""
         if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
             return None
         lengths = [int(length) for length in self.gates["attention"]

@@ -109,8 +109,8 @@ Status RingCollectives::allReduce(qlora_dtype dtype, Bytes data) {
   return runPasses(passes, dtype, data);
 }
 
-/// An all-reduce, of which this rank keeps its shard: the fixed order of the
-/// sum sends every shard through all ranks anyway.
+/// Runs an all-reduce and keeps this rank's shard of the result: the fixed
+/// order of the sum sends every shard through all ranks anyway.
 Status RingCollectives::reduceScatter(const CollectiveCall &call) {
   moving.assign(call.from.begin(), call.from.end());
   QLORA_RETURN_IF_ERROR(allReduce(call.dtype, moving));

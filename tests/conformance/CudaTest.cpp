@@ -172,7 +172,7 @@ TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
 }
 
 /// Input of the kernels that handle padding before and after cuDNN's attention:
-/// two heads and five tokens, of which the last two are padding (segment 0).
+/// two heads and five tokens. The last two tokens are padding (segment 0).
 const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};
 
 TEST_F(Cuda, ClearsTheOutputOfPadding) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters, of which ranks have tp shards.
+// A module whose frozen parameters are sharded over tp ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H

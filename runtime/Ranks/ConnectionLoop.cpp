@@ -17,8 +17,8 @@
 
 namespace qlora {
 
-/// During a shortage of descriptors: the time between attempts to accept, and
-/// the time that an unproven connection stays open.
+/// If file descriptors run out: the pause between calls of accept(), and the
+/// maximum age of an unproven connection.
 static constexpr auto kLook = std::chrono::milliseconds(100);
 static constexpr auto kShortTime = std::chrono::seconds(1);
 
@@ -83,7 +83,7 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
-    // Keep a descriptor free, for example for rank 0's listener in the ring.
+    // Accept only if another descriptor is free: rank 0 needs one for the ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(spare.isOpen() ? accept4(listening.get(), nullptr,
                                                    nullptr, SOCK_CLOEXEC)
@@ -109,7 +109,7 @@ void ConnectionLoop::acceptAll(Protocol &protocol) {
   }
 }
 
-/// Writes and reads, including bytes that arrived before the other end closed.
+/// Sends and receives, also bytes that arrived before the peer closed.
 void ConnectionLoop::advance(Connection &connection, Protocol &protocol) {
   write(connection);
   if (connection.socket.isOpen() && connection.wanted > 0)

@@ -31,7 +31,7 @@ class ConnectionLoop {
 public:
   using Clock = std::chrono::steady_clock;
 
-  /// An accepted connection. The protocol writes all fields except `unsent`.
+  /// An accepted connection. The protocol must not change `unsent`.
   struct Connection {
     FileDescriptor socket; ///< the protocol may move it out and keep it
     /// Size in bytes of the message that is read next. 0: nothing is read.
@@ -40,7 +40,7 @@ public:
     std::string unsent;   ///< bytes to send when the socket accepts them
     bool isProven = false;
     bool isLast = false; ///< close the connection once `unsent` is empty
-    /// When the connection is closed, unless the protocol sets another time.
+    /// When the loop closes the connection. The protocol may change it.
     Clock::time_point deadline;
     Clock::time_point accepted;
     // Fields that only the protocol uses.

@@ -33,8 +33,8 @@ struct Heartbeat::Header {
   uint8_t isLoss = 0;
   uint16_t bytes = 0; ///< length of the text that follows
   int32_t rank = 0;   ///< rank of the cause
-  /// For a beat, the sender's collective. For a cause, the milliseconds since
-  /// the sender's first cause.
+  /// For a beat, the index of the sender's current collective. For a cause, the
+  /// milliseconds since the sender's first cause.
   uint64_t number = 0;
 };
 

@@ -38,7 +38,7 @@
 
 namespace qlora {
 
-/// The cause of a job's end, as each of its ranks shows it.
+/// The cause of a job's end. All ranks print the same one.
 struct Cause {
   int rank = 0;        ///< rank that failed or was lost
   bool isLoss = false; ///< reported by other ranks, not by rank `rank`
@@ -47,7 +47,7 @@ struct Cause {
   bool operator==(const Cause &) const = default;
 };
 
-/// Each rank of a job has one. The destructor ends its thread.
+/// One per rank, with a thread that the destructor ends.
 class Heartbeat {
 public:
   using Timing = HeartbeatTiming;
@@ -70,20 +70,20 @@ public:
   /// have a heartbeat; before that, a rank may wait for its other neighbour.
   void countSilence();
 
-  /// Sets the host name of each rank; before this, messages have only ranks.
+  /// Sets each rank's host name. Until then, messages name ranks without hosts.
   void nameHosts(std::vector<std::string> names);
   std::string nameOf(int rank) const;
 
   /// Sets the index of this rank's current collective. Each beat sends it.
   void setCall(uint64_t call) { ownCall = call; }
-  /// Returns the index of a neighbour's collective at its latest beat.
+  /// Returns the collective's index from a neighbour's latest beat.
   uint64_t callOf(int side) const { return peerCalls[side]; }
 
-  /// Ends this rank because of `seen`, unless there is a better cause. Sends
-  /// the cause to the other ranks and returns the one that all ranks show.
-  /// `isSecondHand`: `seen` only tells that a neighbour's connection closed, or
-  /// that another rank reported a failure. Then a cause from the heartbeats has
-  /// priority, unless that neighbour has sent a goodbye.
+  /// Adds `seen` to the known causes of this rank's end and sends it to the
+  /// other ranks. Returns the cause that all ranks print. `isSecondHand`:
+  /// `seen` only reports that a neighbour's connection closed, or that another
+  /// rank failed. Then a cause from the heartbeats has priority, unless that
+  /// neighbour has sent a goodbye.
   Cause conclude(Cause seen, bool isSecondHand);
   bool hasCause() const;
 

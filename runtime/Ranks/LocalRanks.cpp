@@ -54,7 +54,7 @@ StatusOr<LocalRanks> LocalRanks::find(Collectives &group,
   return ranks;
 }
 
-/// Returns why an open file is not the offered memory of `bytes`, or "".
+/// Returns why `memory` cannot be the offered memory of `bytes` bytes, or "".
 static std::string objectionTo(const FileDescriptor &memory,
                                LocalRanks::Access access, uint64_t bytes) {
   struct stat info {};

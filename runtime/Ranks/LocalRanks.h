@@ -17,7 +17,7 @@ namespace qlora {
 /// Copyable. Used by one thread.
 class LocalRanks {
 public:
-  /// Makes a machine with one rank.
+  /// Makes a machine with only this rank.
   LocalRanks() = default;
   /// Finds the ranks of this machine. All ranks of the group call it. Only
   /// ranks that pass the same `part` count as one machine.

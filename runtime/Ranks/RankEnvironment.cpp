@@ -36,7 +36,7 @@ const Launcher kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // Variables of a step, since salloc's lone shell also has SLURM_NTASKS.
+    // Variables of a job step: salloc's shell has SLURM_NTASKS, but is no rank.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 
@@ -60,8 +60,8 @@ static bool areEqual(const char *left, const char *right) {
   return left && right && !std::strcmp(left, right);
 }
 
-/// Whether srun set the PMI variables: --mpi=pmi2, which may be a cluster's
-/// default, sets PMI_RANK and PMI_SIZE, but not MPI_LOCALRANKID.
+/// Whether srun set the PMI variables. With --mpi=pmi2, the default of some
+/// clusters, it sets PMI_RANK and PMI_SIZE, but not MPI_LOCALRANKID.
 static bool isPmiOfSlurm(const GetVariable &get) {
   return areEqual(get("PMI_RANK"), get("SLURM_PROCID")) &&
          areEqual(get("PMI_SIZE"), get("SLURM_STEP_NUM_TASKS"));
@@ -148,7 +148,7 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   const bool isElastic = get("TORCHELASTIC_RUN_ID");
   if (isElastic)
     env.masterPort += env.masterPort < 65535 ? 1 : -1;
-  // Without torchrun itself, the ranks may start minutes apart.
+  // PyTorchJob sets torchrun's variables, but starts ranks minutes apart.
   if (env.launcher == "torchrun" && !isElastic)
     env.patience = std::chrono::minutes(5);
   return Status::ok();
@@ -232,7 +232,7 @@ void RankChannel::reportError(const Status &status) {
   std::string text =
       dumpJson(json{{"code", static_cast<int>(status.code())},
                     {"message", status.message().substr(0, 4096)}});
-  // If the launcher has ended, send fails at once, and that is not reported.
+  // Ignore errors: send() fails if the launcher has ended.
   if (send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
     return;
 }

@@ -69,15 +69,15 @@ StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
 /// Returns the first host of a Slurm node list: "a[3-7,9]-x,b" -> "a3-x".
 std::string firstSlurmHost(std::string_view nodeList);
 
-/// Returns a node's tasks from SLURM_STEP_TASKS_PER_NODE; 0 if it has no such
-/// node. "4(x2),3" means 4 tasks on nodes 0 and 1, and 3 on node 2.
+/// Returns a node's number of tasks from SLURM_STEP_TASKS_PER_NODE; 0 if it
+/// lacks the node. "4(x2),3" means 4 tasks on nodes 0 and 1, and 3 on node 2.
 int slurmTasksOfNode(std::string_view perNode, int node);
 
 // The socket between a rank and the launcher that started it (Supervisor.h).
-// The variable QLORA_RANK_CHANNEL has its descriptor. The launcher sends the
-// job's secret, and to rank 0 also the descriptor of the listening socket. The
-// rank sends its error before it ends. So no secret is on a command line, and
-// no other program can take the port first. A message is a packet of JSON.
+// The variable QLORA_RANK_CHANNEL contains its descriptor. The launcher sends
+// the job's secret, so no command line contains it. Rank 0 also gets the
+// listening socket, so no other program can take the port. A rank sends its
+// error before it ends. Each message is one packet with JSON.
 
 inline constexpr const char *kRankChannelVariable = "QLORA_RANK_CHANNEL";
 inline constexpr size_t kMaxChannelBytes = 64 << 10;
@@ -85,8 +85,8 @@ inline constexpr size_t kMaxChannelBytes = 64 << 10;
 /// A rank's end of the socket to its launcher.
 class RankChannel {
 public:
-  /// Sets the secret and removes QLORA_RANK_CHANNEL from the environment.
-  /// nullopt if launchRanks did not start this process.
+  /// Sets env.secret and removes QLORA_RANK_CHANNEL from the environment.
+  /// Returns nullopt if launchRanks did not start this process.
   static StatusOr<std::optional<RankChannel>> open(RankEnvironment &env);
 
   /// Returns rank 0's socket for the rendezvous; closed on other ranks.

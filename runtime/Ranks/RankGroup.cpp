@@ -86,7 +86,7 @@ static std::string ownName(const RankEnvironment &env) {
   return fmt::format("rank {} ({})", env.rank, hostName());
 }
 
-/// Reports this rank's error at the rendezvous, before there is a ring.
+/// Reports this rank's error to the rendezvous, before the ring exists.
 static Status refuse(Rendezvous &rendezvous, const RankEnvironment &env,
                      const Status &own, std::chrono::milliseconds patience) {
   const Status shown =
@@ -129,7 +129,7 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
   return world;
 }
 
-/// Connects this rank's group of one axis, unless it is one rank or all ranks.
+/// Connects this rank's group of `axis`, which is smaller than the world.
 static StatusOr<std::unique_ptr<Collectives>>
 meetPart(World &world, const RankEnvironment &env, qlora_group axis,
          const GroupSizes &sizes, std::chrono::milliseconds timeout) {
@@ -192,7 +192,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                       joined.sizes, timeout));
     }
   }
-  // A rank that is still connecting would take one that leaves for lost.
+  // Ranks that are still connecting would report a rank that ends now as lost.
   if (std::ranges::any_of(joined.parts, [](const auto &part) {
         return part && part->size() > 1;
       }))
@@ -205,7 +205,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
 Status RankGroup::end(const Status &error) {
   if (!heartbeat)
     return error;
-  // kAborted is another rank's error, so it does not get this rank's name.
+  // kAborted is another rank's error, so do not prefix this rank's name.
   const bool isOthers = error.code() == StatusCode::kAborted;
   const std::string text =
       isOthers

@@ -6,8 +6,8 @@
 // reductions and all-gathers.
 //
 // The world group is a ring. Every smaller group of several ranks is a ring
-// too; its ranks meet through the first ring. If one ring loses a rank, all end
-// (Ring::bind).
+// too; its ranks meet through the first ring. If one ring loses a rank, all
+// rings end (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H
@@ -67,17 +67,17 @@ public:
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
   /// Return the number of data-parallel ranks, and this rank's index among
-  /// them. Ranks of a group TP, CP or PP have the same rows and count as one.
+  /// them. Ranks of one TP, CP or PP group have the same rows and count as one.
   int dataRanks() const { return static_cast<int>(sizes.dataRanks()); }
   int dataRank() const { return static_cast<int>(sizes.dataRank(rank())); }
-  /// Whether this rank counts the rows for all ranks with the same rows. It has
-  /// index 0 in each group, on the last stage, which has the results.
+  /// Whether this rank counts rows for all ranks with the same rows: it has
+  /// index 0 in TP and CP, and is on the last stage, which has the results.
   bool countsRows() const {
     return countsSums() && number(QLORA_GROUP_CP) == 0;
   }
-  /// Whether this rank counts sums over rows. Ranks of a group TP have equal
-  /// sums, so one of them counts. Ranks of a group CP have the sums of their
-  /// own tokens, so each counts.
+  /// Whether this rank's sums over rows count in totals over all ranks. Ranks
+  /// of a TP group have equal sums, so one of them counts. Ranks of a CP group
+  /// have sums of their own tokens, so each counts.
   bool countsSums() const {
     return number(QLORA_GROUP_TP) == 0 &&
            number(QLORA_GROUP_PP) == sizes[QLORA_GROUP_PP] - 1;
@@ -93,14 +93,14 @@ public:
   Status sum(std::span<int64_t> values);
   Status sum(std::span<double> values);
 
-  /// Returns a file for FrozenArena::filled(), or a closed descriptor.
+  /// Returns a file that has the frozen weights, or a closed descriptor.
   using OpenFilled = std::function<FileDescriptor()>;
 
   /// Returns memory for the frozen weights: one copy for all ranks of one stage
-  /// on this machine. The first of these ranks calls `openFilled` for a file
-  /// that has the weights already. Without a file, `share` is set to the
-  /// parameters that this rank must fill. All ranks call this. When all have
-  /// filled their shares and met in a barrier, each calls protect().
+  /// on this machine. The first of these ranks calls `openFilled`. If it
+  /// returns no file, `share` is set to the parameters that this rank must
+  /// fill. All ranks call this. When all have filled their shares and met in a
+  /// barrier, each calls protect().
   StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes,
                                          const OpenFilled &openFilled,
                                          FillShare &share);

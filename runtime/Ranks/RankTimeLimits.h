@@ -2,7 +2,8 @@
 
 // How long ranks wait for each other while a job starts, and for a sign of life
 // afterwards. RankEnvironment::patience is the wait for ranks that have not
-// started yet. Tests use a tenth (tests/runtime/Ranks/TenthLimits.h).
+// started yet. Tests use a tenth of these times
+// (tests/runtime/Ranks/TenthLimits.h).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKTIMELIMITS_H
 #define QLORA_RUNTIME_RANKS_RANKTIMELIMITS_H
@@ -11,13 +12,13 @@
 
 namespace qlora {
 
-/// Times of Heartbeat.h.
+/// Times of the heartbeat (Heartbeat.h).
 struct HeartbeatTiming {
   std::chrono::milliseconds beat = std::chrono::seconds(1);
-  int missed = 10; ///< beats of this rank without one from the neighbour
-  /// Time from the first cause until the rule chooses a cause.
+  int missed = 10; ///< own beats without any from a lost neighbour
+  /// Time from a rank's first cause until it chooses among all causes.
   std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-  /// If other ranks noticed the end first: how long to wait for its cause.
+  /// How long to wait for a cause if a rank only sees a closed connection.
   std::chrono::milliseconds word = std::chrono::seconds(2);
 };
 
@@ -25,7 +26,7 @@ struct RankTimeLimits {
   /// How long a connection may take to prove the secret. Other connections do
   /// not wait for it, see ConnectionLoop.h.
   std::chrono::milliseconds handshake = std::chrono::seconds(10);
-  /// Time to wait for missing ranks after a client with another secret.
+  /// Time to wait for missing ranks after a client has used a wrong secret.
   std::chrono::milliseconds stranger = std::chrono::seconds(5);
   /// How long two neighbours may take to connect once both have started.
   std::chrono::milliseconds neighbours = std::chrono::seconds(15);
@@ -38,8 +39,8 @@ struct RankTimeLimits {
   std::chrono::milliseconds telling = std::chrono::seconds(15);
   HeartbeatTiming heartbeat;
 
-  /// Time for the second exchange, counted from the end of the first:
-  /// ranks connect to their neighbours in it.
+  /// Time from the end of the rendezvous's first exchange to the end of the
+  /// second. Ranks connect to their neighbours in it.
   std::chrono::milliseconds secondExchange() const { return 2 * neighbours; }
 };
 

@@ -27,7 +27,7 @@ static void copyText(const std::string &text, std::array<char, N> &field) {
   text.copy(field.data(), N - 1);
 }
 
-/// Returns how a port has answered that sent no proof, or this side's error.
+/// Classifies a port that sent no proof; returns other errors unchanged.
 static StatusOr<Met> metWithout(const Status &status, Met ifClosed,
                                 Clock::time_point deadline) {
   if (Clock::now() >= deadline)

@@ -26,8 +26,8 @@ public:
   };
 
   /// Tries to connect until `timeout` has passed, because rank 0 may start
-  /// later. If the port accepts, waits `limits.longer` in addition for rank 0's
-  /// answer: if rank 0 lacks descriptors, its own error explains that.
+  /// later. Once the port has accepted, waits up to `limits.longer` more for an
+  /// answer: if rank 0 lacks descriptors, its own error comes first.
   static StatusOr<Rendezvous> connect(const std::string &host, int port,
                                       std::string_view secret, Self self,
                                       std::chrono::milliseconds timeout,
@@ -43,8 +43,8 @@ public:
   /// the first such error as kAborted.
   StatusOr<std::string> exchange(const StatusOr<std::string> &own,
                                  std::chrono::milliseconds timeout);
-  /// Between exchanges: returns the first error of any rank if the start has
-  /// failed. Does not block.
+  /// Returns the first error of any rank if the start has failed. Called
+  /// between exchanges; does not block.
   Status check();
   /// Closes the connection, which ends the start of all ranks that still wait.
   void close() { socket = FileDescriptor(); }

@@ -2,30 +2,30 @@
 
 // How the ranks of a job find each other: rank 0 serves two exchanges over TCP.
 // In the first, each rank sends a few bytes and, when all ranks have done so,
-// receives the next rank's bytes. With these bytes the ranks connect to a ring
-// (Ring.h), which carries all later messages. In the second exchange each rank
-// confirms the connection.
+// receives the next rank's bytes. The bytes contain the address at which the
+// rank listens, so the ranks can connect to a ring (Ring.h), which carries all
+// later messages. In the second exchange each rank confirms the connection.
 //
 // Instead of its bytes, a rank may send an error if it cannot take part. The
-// server may also find an error: a missing rank, two of one number, another
-// version, or a closed connection. The first error is sent to all at once, so
-// every host shows the same line. A rank may get it before its next request,
-// while it connects to its neighbours.
+// server may also find an error: a missing rank, two clients with the same
+// rank, another version, or a closed connection. The first error is sent to all
+// at once, so every host shows the same line. A rank may get it before its next
+// request, while it connects to its neighbours.
 //
-// Each side of a connection first proves the job's secret over 32 random bytes
-// of each side. The secret itself is never sent. Without a correct proof the
-// connection is closed. A peer that follows the protocol with the wrong secret
-// is probably a misconfigured rank: if ranks are still missing a few seconds
-// later, the start fails with that error. A stranger can prevent a start, as it
-// could with a flood of connections. It cannot join a job or disturb a running
-// one. Integers are little endian:
+// Each side first proves that it has the job's secret: it sends an HMAC of 32
+// random bytes from each side. Without a correct proof the connection is
+// closed. A peer that follows the protocol with the wrong secret is probably a
+// misconfigured rank: if ranks are still missing a few seconds later, the start
+// fails with that error. A stranger can prevent a start, as it could with a
+// flood of connections. It cannot join a job or disturb a running one. Integers
+// are little endian:
 //
 //   server: kRendezvousMagic, random bytes
 //   client: kRendezvousMagic, u32 rank, random bytes, proof
 //   server: proof
 //   twice:
 //   client: RendezvousRequest, text
-//   server: u8 0, u32 bytes, the answer | u8 1, u32 bytes, the reason
+//   server: u8 0, u32 length, answer; or u8 1, u32 length, error
 
 #ifndef QLORA_RUNTIME_RANKS_RENDEZVOUSPROTOCOL_H
 #define QLORA_RUNTIME_RANKS_RENDEZVOUSPROTOCOL_H
@@ -69,13 +69,13 @@ struct RendezvousGreeting {
   uint32_t rank = 0;
   Digest drawn{}, proof{};
 };
-/// The start of a client's value, or of its error if `isFailure`.
+/// The header of a client's text, which is an error if `isFailure`.
 struct RendezvousRequest {
   uint32_t ranks = 0, isFailure = 0, bytes = 0;
   std::array<char, 32> version{};
   std::array<char, 64> host{};
 };
-/// The start of an answer, before its text.
+/// The header of an answer. The text follows.
 struct [[gnu::packed]] RendezvousAnswer {
   uint8_t isRefused;
   uint32_t bytes;
@@ -85,7 +85,7 @@ struct [[gnu::packed]] RendezvousAnswer {
 inline constexpr uint32_t kMaxRendezvousText = 4096;
 StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 
-/// Return errors of a server and its clients, so that all show the same line.
+/// Return errors that the server and its clients print in the same words.
 Status portTaken(std::string_view place);
 Status noAnswer(std::string_view place, std::chrono::milliseconds patience);
 Status otherSecret(int rank, std::string_view address, std::string_view place);

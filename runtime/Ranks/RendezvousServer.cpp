@@ -184,8 +184,8 @@ void RendezvousServer::give(Connection &client, const std::string &text) {
   loop.send(client, answerOf(false, text));
 }
 
-/// Sends the error to a client, once. One that does not wait for an answer gets
-/// it too, and closes the connection itself.
+/// Sends the error to a client, once. A client that is not waiting for an
+/// answer also gets it, and closes the connection itself.
 void RendezvousServer::refuse(Connection &client) {
   if (client.step == kExchanges)
     return;
@@ -243,8 +243,8 @@ void RendezvousServer::complete(size_t number) {
 // Failures
 // ----------------------------------------------------------------------
 
-/// Sends the error to all ranks that are there; later ones get it with their
-/// first request.
+/// Sends the error to all connected ranks. Ranks that connect later get it in
+/// answer to their first request.
 void RendezvousServer::fail(std::string why) {
   if (!failure.empty())
     return;
@@ -274,7 +274,7 @@ std::string RendezvousServer::missingText(const Exchange &exchange) const {
                          : fmt::format("{} and {} more", text, shown - kShown);
 }
 
-/// Checks a rank's request. False: the start has failed because of this rank.
+/// Returns whether a rank's request is valid. If not, fails the start.
 bool RendezvousServer::isWelcome(const RendezvousRequest &request,
                                  uint32_t rank, size_t number) {
   const std::string host = textOf(request.host);

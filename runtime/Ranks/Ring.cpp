@@ -74,7 +74,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
     ring->sockets = std::move((*lanes)[kData]);
     own = ring->startHeartbeat(std::move((*lanes)[kControl]), limits.heartbeat);
   }
-  // All ranks have met, but some may have failed to connect.
+  // All ranks have met at the rendezvous, but some may lack a neighbour.
   const Status shown =
       own.withContext(fmt::format("rank {} ({})", self.rank, self.host));
   QLORA_RETURN_IF_ERROR(

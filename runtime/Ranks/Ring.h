@@ -33,7 +33,7 @@
 
 namespace qlora {
 
-/// Call index of messages between two ranks, which do not count as calls.
+/// Call index in messages of SEND and RECV, which are not counted as calls.
 inline constexpr uint64_t kBetweenTwo = ~uint64_t{0};
 
 /// A message and its header, in the caller's memory. Both ends must add buffers
@@ -85,9 +85,9 @@ public:
           const CheckOthers &checkOthers, std::string_view secret,
           const Members &members, std::chrono::milliseconds patience,
           std::chrono::milliseconds timeout, const RankTimeLimits &limits = {});
-  /// Connects the first ring of a job, on the interface of the connection to
-  /// rank 0: loopback for a job on one machine. Returns when all ranks are in
-  /// it, or the same error on all. `patience`: how long to wait for ranks.
+  /// Connects a job's first ring, on the interface of the connection to rank 0.
+  /// Returns when all ranks are connected; if one fails, all return its error.
+  /// `patience`: how long to wait for ranks.
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret,
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,

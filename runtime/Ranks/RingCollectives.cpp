@@ -31,7 +31,7 @@ Status RingCollectives::meet() {
 // Sums and broadcasts
 // ----------------------------------------------------------------------
 
-/// A pass of all chunks around the ring, from rank `first` to the one before.
+/// Sends all chunks round the ring, from rank `first` to the rank before it.
 struct RingCollectives::Pass {
   int first;
   int64_t start; ///< slot in which the first chunk is sent
@@ -40,7 +40,7 @@ struct RingCollectives::Pass {
   int distance(int rank, int size) const {
     return (rank - first + size) % size;
   }
-  /// Returns the chunk index that a rank sends in a slot; may be out of range.
+  /// Returns the chunk that a rank sends in a slot; out of range if none.
   int64_t sentBy(int rank, int size, int64_t slot) const {
     const int places = distance(rank, size);
     return places == size - 1 ? -1 : slot - start - places;
@@ -122,7 +122,7 @@ Status RingCollectives::reduceScatter(const CollectiveCall &call) {
 // All-gather and all-to-all
 // ----------------------------------------------------------------------
 
-/// Copies the rank's own shard to its place, unless it is there already.
+/// Copies the rank's own shard to `piece`, unless both are the same memory.
 static void putOwn(std::span<const uint8_t> own, std::span<uint8_t> piece) {
   if (own.data() != piece.data())
     std::copy(own.begin(), own.end(), piece.begin());

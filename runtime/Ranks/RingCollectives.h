@@ -6,7 +6,8 @@
 // transport. So this is not a ring all-reduce, in which each chunk starts at a
 // different rank. Chunks go from rank 0 to the last rank, and each rank adds
 // its own chunk; then the sums go round once more. In every slot a rank sends
-// the chunks that it received in the previous slot, so that all links are busy:
+// on what it received in the previous slot, so that all links are busy. In this
+// table, x1[0] is the first chunk of rank 1:
 //
 //   slot   rank 0 -> 1     rank 1 -> 2     rank 2 -> 0     (3 ranks)
 //      0   x0[0]
@@ -14,19 +15,18 @@
 //      2   x0[2]           x0+x1 [1]       sum [0]
 //      3   x0[3], sum [0]  x0+x1 [2]       sum [1]
 //
-// A link carries at most twice the data. In a ring all-reduce it would carry 2
-// (N - 1) / N times the data, as much only for N = 2. N ranks have 2 N
-// connections. If all ranks are on one machine, sums and gathered data go
-// through shared memory (SharedWindow.h), and empty messages synchronize; the
-// bits are the same. Texts from allGather() go round once: N - 1 messages of a
-// few bytes in sequence, about 50 ms for 1,000 ranks.
+// A link carries at most twice the data; in a ring all-reduce of N ranks it
+// would carry 2 (N - 1) / N times the data. If all ranks are on one machine,
+// sums and gathered data go through shared memory (SharedWindow.h), and empty
+// messages synchronize; the bits are the same. Texts from allGather() go round
+// once: N - 1 messages of a few bytes in sequence, about 50 ms for 1,000 ranks.
 //
 // A SEND waits for its RECV when the connection's buffer is full. Ranks never
 // deadlock if all their SENDs and RECVs follow one global order: the earliest
 // pending pair can always proceed.
 //
-// The neighbours of a rank that ends notice it and close their own connections.
-// So all ranks notice within one message round the ring.
+// If a rank ends, its neighbours notice and close their own connections. So all
+// ranks notice within the time of one message round the ring.
 
 #ifndef QLORA_RUNTIME_RANKS_RINGCOLLECTIVES_H
 #define QLORA_RUNTIME_RANKS_RINGCOLLECTIVES_H

@@ -15,10 +15,9 @@
 //   read       slot 0
 //   finish
 //
-// Rounds alternate between two sets of slots. Before a rank writes a set again,
-// it has met all ranks in a barrier after they read that set two rounds
-// earlier. The caller's barrier must order memory, as a message through the
-// kernel does.
+// Rounds alternate between two sets of slots. So the barrier of the next round
+// separates a rank's reads of a set from later writes to the same set. The
+// caller's barrier must order memory, as a message through the kernel does.
 
 #ifndef QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
 #define QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
@@ -41,7 +40,7 @@ void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
 /// Movable. Used by one thread at a time.
 class SharedWindow {
 public:
-  /// Bytes per rank and round, which stay in a core's cache from write to sum.
+  /// Bytes per rank and round. They stay in a core's cache until summed.
   static constexpr size_t kCapacity = 1 << 20;
 
   /// Creates the memory for map() in all ranks' processes: 2 MiB per rank. A

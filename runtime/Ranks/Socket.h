@@ -30,7 +30,7 @@ bool isOver(int error);
 StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
 
 /// Connects. Retries until `timeout`, as the other side may start later. Calls
-/// `check` after each attempt; an error of it ends the retries.
+/// `check` after each attempt; its error ends the retries.
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
                                    std::chrono::milliseconds timeout,
                                    const std::function<Status()> &check = {});

@@ -320,7 +320,7 @@ LaunchResult Supervisor::watch() {
     if (ready > 0 && events[0].revents)
       handleSignals();
   }
-  // If ranks end at about the same time, the cause need not be the first error.
+  // kAborted is only a consequence, even if it arrives before its cause.
   const Failure &failure = firstCause.error.isOk() ? firstAborted : firstCause;
   LaunchResult result;
   result.error = failure.error;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad: selects and launches kernels of
-// Device/Attention*.cu. For f32 there is one variant of each kernel. For bf16
-// there are three variants, on tensor cores: two for rows aligned to 16 bytes,
-// with heads of up to 64 or 128 dimensions; and `any` for all other cases.
+// Selects and launches the kernels of Device/Attention*.cu. An f32 kernel has
+// one variant. A bf16 kernel has three variants, on tensor cores. Two need rows
+// aligned to 16 bytes and heads of up to 64 or 128 dimensions; `any` handles
+// all other cases.
 
 #include <algorithm>
 
@@ -13,17 +13,17 @@
 
 namespace qlora::cuda {
 
-/// Rows of a block; same as in Device/Attention.cuh.
+/// Rows per thread block; equals kTile of Device/Attention.cuh.
 static constexpr int64_t kTile = 64;
-/// Rows of a block of the delta kernel, one per warp.
+/// Rows per thread block of the delta kernel, one per warp.
 static constexpr int64_t kDeltaRows = 8;
-/// Row alignment in bytes and in bf16 elements, for all variants except `any`.
+/// Row alignment that all variants except `any` need: bytes, bf16 elements.
 static constexpr int64_t kAlignment = 16, kAlignedHalves = 8;
 
 namespace {
 
-/// A variant of a kernel in Device/Attention*.cu: the symbol's suffix, and a
-/// block's number of head dimensions and threads.
+/// A variant of a kernel in Device/Attention*.cu: its symbol's suffix, and the
+/// head dimensions and threads of a block.
 struct Variant {
   std::string_view suffix;
   int64_t width;
@@ -38,8 +38,8 @@ struct Matrix {
 /// A launch for operands aligned to 16 bytes, and a launch for other operands.
 class AttentionLaunch {
 public:
-  /// Prepares both launches, with a block for each 64 rows of a head. `heads`
-  /// is the name of the constant with the number of heads.
+  /// Prepares both launches, with one block per 64 rows of a head. `heads`
+  /// names the constant that has the number of heads.
   static StatusOr<AttentionLaunch>
   prepare(CudaContext &context, std::string_view kernel, const KernelRequest &r,
           std::span<const Matrix> matrices, std::string_view heads,

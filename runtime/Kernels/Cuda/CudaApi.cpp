@@ -38,7 +38,7 @@ StatusOr<CudaDriver> CudaDriver::openFile(const char *file) {
   if (CUresult result = driver.driverGetVersion(&version))
     return unavailable("{}: cuDriverGetVersion fails with error {}", file,
                        result);
-  // Check before other symbols: an old driver lacks some of them.
+  // Check the version first: an old driver lacks some of the symbols below.
   if (version < kMinDriverVersion)
     return unavailable("NVIDIA's driver is for CUDA {}.{}, but {}.{} is needed;"
                        " update the driver",
@@ -89,7 +89,7 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
                        "LD_LIBRARY_PATH",
                        reasons);
   CublasLt blas{};
-  // Not in CudaSymbols.inc, because it returns no status.
+  // CudaSymbols.inc lacks this function, because it returns no status.
   size_t (*getVersion)() = nullptr;
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cublasLtGetVersion", getVersion));
@@ -153,7 +153,7 @@ StatusOr<Cudnn> Cudnn::openFile(const char *file) {
   Cudnn cudnn{};
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cudnnGetVersion", cudnn.getVersion));
-  // Check before other symbols: an old cuDNN lacks some of them.
+  // Check the version first: an old cuDNN lacks some of the symbols below.
   if (const size_t version = cudnn.getVersion(); version < kMinCudnnVersion)
     return unavailable("{} is cuDNN {}.{}, but {}.{} is needed; {}", file,
                        version / 10000, version % 10000 / 100,

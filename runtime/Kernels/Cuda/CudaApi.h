@@ -38,7 +38,7 @@ struct CudaDriver {
   /// Opens the driver. Returns kNotFound, with a one-line message, if there is
   /// no driver, and kUnavailable if the driver is too old or lacks a function.
   static StatusOr<const CudaDriver *> open();
-  /// Like open(), for another file, which stays open. For tests.
+  /// Like open(), but opens `file`, and never closes it. For tests.
   static StatusOr<CudaDriver> openFile(const char *file);
 
   /// Formats an error like "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of
@@ -70,11 +70,11 @@ struct CublasLt {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 
-/// libcudnn.so.9, of cuDNN 9.19 or later, the oldest version whose plans for
-/// these graphs were examined. Without cuDNN, other attention kernels run.
+/// libcudnn.so.9, of cuDNN 9.19 or later. The attention plans of older versions
+/// were not examined. Without cuDNN, this project's kernels run.
 struct Cudnn {
   static StatusOr<const Cudnn *> open();
-  /// Like open(), for another file, which stays open. For tests.
+  /// Like open(), but opens `file`, and never closes it. For tests.
   static StatusOr<Cudnn> openFile(const char *file);
 
   /// Returns kResourceExhausted if there is no memory, kUnavailable for any

@@ -32,8 +32,8 @@ StatusOr<int> countGpus(const CudaDriver &driver);
 /// Checks that `ordinal`, a rank's GPU, is below the `count` of visible GPUs.
 Status checkGpu(int ordinal, int count);
 
-/// Returns the GPUs that this process can use, in the driver's order, up to the
-/// first one that is too old; at least one. kNotFound: no driver, or no visible
+/// Returns at least one usable GPU, in the driver's order; stops before the
+/// first GPU that is too old. Returns kNotFound without a driver or a visible
 /// GPU. Any other error says why a GPU is unusable. Uses no GPU memory.
 StatusOr<std::vector<GpuName>> visibleGpus();
 StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
@@ -48,12 +48,12 @@ struct CudaMemoryInfo {
   uint64_t total = 0;
 };
 
-/// Movable. Owns the context, which is current on the thread that opened it.
+/// Owns the GPU's context, which is current on the opening thread. Movable.
 class CudaGpu {
 public:
   CudaGpu() = default;
-  /// Opens visible GPU `ordinal`. kNotFound: there is no GPU; kUnavailable:
-  /// none has that index. `driver` outlives the result.
+  /// Opens visible GPU `ordinal`. Returns kNotFound if there is no GPU, and
+  /// kUnavailable if none has this index. `driver` must outlive the result.
   static StatusOr<CudaGpu> open(const CudaDriver &driver, int ordinal);
   /// Reads only the name and properties of GPU `ordinal`, without creating a
   /// context. The driver must be initialized (cuInit).

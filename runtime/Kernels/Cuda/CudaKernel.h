@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Interface of library kernels on the CUDA device: prepared once at load,
-// enqueued many times, also while a stream is captured. For the CPU:
-// LibraryKernel.h. Used for rows of Kernels.def with the target `cuda`.
+// Interface of library kernels on the CUDA device, for rows of Kernels.def with
+// the target `cuda`. LibraryKernel.h is the CPU's interface. A kernel is
+// prepared once at load, and enqueued many times, also during stream capture.
 //
 // This project's device code is in Kernels/Cuda/Device/*.cu. The compiler puts
 // it into every train.so for CUDA; each file is one unit of the image table.
 // Its functions take one qlora_cuda_args (ABI/kernel.h).
 //
-// Each row has a function that prepares it. prepareCudaKernel calls the
-// function with a request that the row accepts and a workspace of at least the
-// promised size. The end of this file has helpers for these functions.
+// Each row has a prepare() function. prepareCudaKernel calls it with a request
+// that the row accepts, and with at least the workspace that the row needs.
+// Helpers for prepare() are at the end of this file.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
@@ -51,13 +51,13 @@ struct CudaKernelArgs {
   const qlora_step_block *step = nullptr; ///< a device address
   CUstream stream = nullptr;
   KernelObserver *observer = nullptr; ///< set only outside of a capture
-  /// Upper bound for the labelled rows of the micro-batch.
+  /// Upper bound of the number of labelled rows in the micro-batch.
   int64_t labelledRows = INT64_MAX;
-  /// Whether each sequence of the micro-batch is one segment, then padding.
+  /// Whether each sequence of the micro-batch is one segment plus padding.
   bool hasOneSegment = false;
 };
 
-/// A prepared launch; used from the one thread of its device.
+/// A prepared launch. Only its device's one thread may use it.
 class CudaKernel {
 public:
   virtual ~CudaKernel() = default;
@@ -118,7 +118,7 @@ struct CudaGrid {
 ///   QLORA_RETURN_IF_ERROR(sum.enqueue(buffers, args));
 class CudaLaunch {
 public:
-  /// kUnavailable if the images lack the symbol or the grid is too large.
+  /// Fails with kUnavailable if the symbol is missing or the grid too large.
   static StatusOr<CudaLaunch> prepare(CudaContext &context,
                                       std::string_view symbol, CudaGrid grid,
                                       std::span<const int64_t> constants);
@@ -126,7 +126,7 @@ public:
   /// Enqueues the launch on the stream of `args` with these buffers, in order.
   Status enqueue(std::span<void *const> buffers,
                  const CudaKernelArgs &args) const;
-  /// Enqueues a launch that has buffers (x, out): a conversion or a decode.
+  /// Enqueues a launch whose buffers are (x, out): a conversion or a decode.
   Status enqueue(const void *x, void *out, const CudaKernelArgs &args) const {
     void *const buffers[] = {const_cast<void *>(x), out};
     return enqueue(buffers, args);
@@ -139,7 +139,7 @@ private:
   qlora_cuda_args template_ = {}; ///< has constants, but no buffers
 };
 
-/// Returns the number of blocks of `each` elements that hold `count` elements.
+/// Returns how many blocks of `each` elements hold `count` elements.
 constexpr int64_t blocksOf(int64_t count, int64_t each) {
   return count / each + (count % each != 0);
 }
@@ -149,8 +149,8 @@ inline void *movedBy(void *base, uint64_t bytes) {
   return base ? static_cast<uint8_t *>(base) + bytes : nullptr;
 }
 
-/// One launch: a device function's symbol and its grid. makeLaunchKernel
-/// enqueues several in order, with equal buffers and constants.
+/// A device function's symbol and grid. The kernel of makeLaunchKernel enqueues
+/// all its launches in order, with the same buffers and constants.
 struct NamedGrid {
   std::string symbol;
   CudaGrid grid;

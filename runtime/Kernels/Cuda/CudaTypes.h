@@ -36,7 +36,7 @@ inline constexpr int kCudaCaptureThreadLocal = 1;
 inline constexpr CUresult kCudaOutOfMemory = 2, kCudaNoDevice = 100,
                           kCudaUnsupportedPtx = 222, kCudaNotFound = 500,
                           kCudaNotReady = 600;
-/// Range of errors that calls in a capture cause:
+/// First and last error of calls that a stream capture forbids:
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
 inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 
@@ -95,11 +95,11 @@ inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
 /// Attribute: bit mask of the allowed reduction schemes (uint32_t).
 inline constexpr int kCublasPreferenceReductionMask = 3;
-/// Attribute: minimum alignment of A in bytes (uint32_t). The numbers of the
-/// attributes for B, C and D follow.
+/// Attribute: minimum alignment of A in bytes (uint32_t). The attributes of B,
+/// C and D have the next three numbers.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
-/// cublasLtMatmulAlgoConfigAttributes_t: the reduction scheme (uint32_t) of an
-/// algorithm that splits the depth, and its values.
+/// Attribute of cublasLtMatmulAlgoConfigAttributes_t: the reduction scheme
+/// (uint32_t) of a split-K algorithm. Its values follow.
 inline constexpr int kCublasConfigReduction = 3;
 inline constexpr uint32_t kCublasReductionNone = 0;
 inline constexpr uint32_t kCublasReductionInPlace = 1;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad with cuDNN. Small kernels handle segments and
-// padding. Before the graph, a kernel computes how far each query sees. A query
-// of segment 0 has out = 0 and lse = 0. It has no gradient, because the
-// gradient's graph gets a huge lse for such queries. If each sequence has one
-// segment, a second graph without the segment mask runs, since the mask costs a
-// third of the forward. That graph needs no mask for padding, which follows all
-// other queries. CudnnGradientPlan describes the runs of the gradient's graph.
+// attention and attention_grad with cuDNN. If the op has segments, a kernel
+// first computes each query's reach, the number of keys that it may see.
+// Queries of segment 0 are padding. After the forward graph, a kernel sets
+// their out and lse to 0. The gradient graph gets a huge lse for them, so their
+// gradients are 0. If each sequence has one segment, a graph without segment
+// mask runs, because this mask costs a third of the forward. It needs no mask
+// for padding either, because padding comes last, after the causal queries.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -19,8 +19,8 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of the op and the graph: bf16 rows of query or key heads if `ld`
-/// names a stride constant, else f32 [batch, heads, length].
+/// An operand of the op and the graph. If `ld` names a row stride: a bf16
+/// matrix with all query or key heads per row; else f32 [batch, heads, length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;
@@ -34,7 +34,7 @@ struct Place {
   int64_t ofSequence, ofKeyHead;
 };
 
-/// A plan and its scalars. For a gradient, the plan runs several times.
+/// A plan and its scalars. A gradient runs its plan once per pass.
 class CudnnAttention final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &r,
@@ -55,7 +55,7 @@ private:
       bytes.scratch = forward.scratch;
     }
   }
-  /// Whether the selected graph has a window for each query.
+  /// Whether the graph for `args` reads the reach of each query.
   bool needsReach(const CudaKernelArgs &args) const {
     return bytes.reach && !(ofOneSegment && args.hasOneSegment);
   }
@@ -76,13 +76,13 @@ private:
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
   CudnnGradientPlan bytes; ///< forward: one run over all heads
-  /// Set if there are segments: `reach` computes how far queries see, `padding`
-  /// handles queries of segment 0.
+  /// Set if the op has segments. `reach` computes how many keys each query may
+  /// see; `padding` handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;
   float scale = static_cast<float>(r.constantAsDouble("scale"));
   float window = static_cast<float>(r.constant("window"));
   float one = 1;
-  /// Masked score; finite, so the maximum can always be subtracted.
+  /// Score of a masked pair. With -inf, a fully masked row would be NaN.
   float masked = -1e30f;
 };
 } // namespace
@@ -100,7 +100,7 @@ static constexpr GraphOperand kOperands[] = {
     {operand::kDv, "dv", "lddv", true},
 };
 static constexpr size_t kForwardOperands = 5;
-/// Same as in Device/AttentionPadding.cu.
+/// Equals kReachThreads of Device/AttentionPadding.cu.
 static constexpr unsigned kReachThreads = 1024;
 
 Place CudnnAttention::placeOf(const GraphOperand &operand,

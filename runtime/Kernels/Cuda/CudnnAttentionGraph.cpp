@@ -100,7 +100,7 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-/// Masks keys before the window. With segments, each query has a window.
+/// Masks keys before the window; with segments, each query has its own window.
 Tensor AttentionGraph::maskFarKeys(Tensor x) {
   const bool hasSegments = r.dtype("segments").has_value();
   if (!hasSegments && r.constant("window") == 0)
@@ -143,7 +143,7 @@ void AttentionGraph::forward() {
   graph.matmul(x, v, out);
 }
 
-/// Computes rowsum(dout * out) as an operand in memory.
+/// Computes rowsum(dout * out) into the operand kDelta.
 Tensor AttentionGraph::delta(Tensor dout) {
   Tensor out = graph.operand(operand::kOut, kBFloat16, rows(heads, "ldo"));
   Tensor product = compute(pointwise::kMultiply, {dout, out}, packed(dim));
@@ -201,9 +201,9 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 // Plans -----------------------------------------------------------------------
 
 namespace {
-/// An engine whose blocks add to dQ in a fixed order, and the form of dQ that
-/// its graph must have. The engine's memory is proportional to the length.
-/// Engine and knobs are those of cudnn-frontend 1.32.
+/// An engine that adds to dQ in a fixed order, and how its graph must compute
+/// dQ. Its memory is proportional to the sequence length. Engine indices and
+/// knobs are from cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;
@@ -284,7 +284,7 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     if (none.code() != StatusCode::kUnavailable)
       return none;
   }
-  // All other engines for this graph may add in any order.
+  // All engines except orderedEngine() may add to dQ in any order.
   if (const auto ordered = orderedEngine(arch, target.api.getVersion()))
     return plan(ordered->dqSum, ordered->engine);
   return none;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Attention as a graph that cuDNN's fused engines recognise: the composition of
+// Attention as a graph that cuDNN's fused engines recognise: the operations of
 // cudnn-frontend's SDPA. With segments, each query has its own window:
 //
 //   scores = scale Q K^T
 //   masked where key > query and where key + reach(query) <= query
 //
-// reach(query) goes back to the first token of the query's segment, at most
-// `window` tokens (attentionReach in Device/AttentionPadding.cu); the tokens of
-// a segment are adjacent. In the graph, a query of segment 0 attends to segment
+// reach(query) is the number of tokens from the start of the query's segment to
+// the query, at most `window` (Device/AttentionPadding.cu). The tokens of a
+// segment are adjacent. In the graph, a query of segment 0 attends to segment
 // 0; CudnnAttention.cpp handles padding outside the graph.
 //
-// The graph cannot compare segment ids directly. cuDNN 9.19 makes gradient
-// plans that read a value per key, and on an H200 their gradients were wrong
-// (2026-11-27); with a value per query they are right. Plans of other versions
-// and GPUs were built and examined (tests/runtime/CudnnPlan).
+// The graph cannot compare segment ids directly. On an H200, gradient plans of
+// cuDNN 9.19 that read one value per key computed wrong gradients (2026-11-27);
+// plans that read one value per query were right. Plans of other versions and
+// GPUs were built and examined (tests/runtime/CudnnPlan).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
@@ -49,13 +49,13 @@ enum : int64_t {
 
 /// How the gradient's graph computes dQ.
 ///
-/// kScores: as the score gradient times K. cuDNN's heuristics offer engines
-/// that store the score gradient (length^2 bf16 values per head). A plan is
-/// accepted only if its workspace holds the score gradient.
+/// kScores: dQ is the score gradient times K. Some of cuDNN's engines store the
+/// score gradient (length^2 bf16 values per head). A plan is accepted only if
+/// its workspace can hold the score gradient.
 ///
-/// kMemory: through the operand kDqSum, to which concurrent blocks add.
-/// Heuristics offer engines that add in any order, which is not deterministic,
-/// and no note says so. So only engines with a fixed order are requested.
+/// kMemory: concurrent blocks add to dQ in the operand kDqSum. The engines that
+/// cuDNN's heuristics offer add in any order, and are not marked as
+/// nondeterministic. So only engines with a fixed order are requested.
 enum class CudnnDqSum { kScores, kMemory };
 
 /// A plan and its graph.
@@ -68,11 +68,11 @@ struct CudnnAttentionPlan {
 StatusOr<CudnnAttentionPlan>
 planCudnnAttention(const CudnnTarget &target, const KernelRequest &request);
 
-/// Plans the gradient for one run of CudnnGradientPlan on a GPU of compute
-/// capability `arch` (90: 9.0). Uses an engine that stores the score gradient,
-/// if that is not too large; otherwise an engine that adds to dQ in a fixed
-/// order, if GPU and version have one. cudnn-frontend chooses in the same way,
-/// with a limit of 256 MiB.
+/// Plans one pass of CudnnGradientPlan on a GPU of compute capability `arch`
+/// (90: 9.0). Prefers an engine that stores the score gradient, unless this is
+/// too large. Otherwise uses an engine that adds to dQ in a fixed order, if the
+/// GPU and the version have one. cudnn-frontend does so too, with a limit of
+/// 256 MiB.
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
                            const KernelRequest &request);

@@ -266,7 +266,7 @@ Status CudnnPlan::execute(cudnnHandle_t handle,
   if (status.isOk())
     status = api->check(api->execute(handle, object.get(), pack.get()),
                         "cudnnBackendExecute");
-  // A prepared kernel must run: kInternal, so that no other row is tried.
+  // A prepared kernel has no alternative, so every failure is kInternal.
   if (!status.isOk())
     return Status::error(StatusCode::kInternal, "{}", status.message());
   return status;

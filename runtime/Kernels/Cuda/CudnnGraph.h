@@ -68,8 +68,8 @@ private:
   Status status;
 };
 
-/// The GPU that plans are made for: the GPU of a handle, or a GPU described by
-/// a device-properties descriptor, whose plans can only be examined.
+/// The GPU that plans are made for: the GPU of `handle`, or the GPU that the
+/// descriptor `device` describes. Plans for `device` cannot run.
 struct CudnnTarget {
   const Cudnn &api;
   cudnnHandle_t handle = nullptr;
@@ -121,8 +121,8 @@ public:
   /// A tensor that exists only inside the kernel.
   Tensor intermediate(int type, const Shape &shape);
 
-  /// y := mode(x...). `x` has the first operand, then the second operand, then
-  /// the predicate of a selection. kIndex uses `axis`.
+  /// y := mode(x...). `x` has one or two operands, then the predicate if `mode`
+  /// is kSelect. Only kIndex uses `axis`.
   void pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
                  int mathType = cudnn_data::kFloat,
                  std::optional<int64_t> axis = std::nullopt);
@@ -132,9 +132,9 @@ public:
   void reduce(int reduction, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
 
-  /// Returns a plan with at most `limitBytes` of workspace: for the named
-  /// engine, or for the first one of cuDNN's heuristics that fits.
-  /// kUnavailable, with the last engine's reason, if there is none.
+  /// Returns a plan with at most `limitBytes` of workspace, for `engine` or, by
+  /// default, for the first engine of cuDNN's heuristics that fits. Returns
+  /// kUnavailable with the last engine's reason if no engine fits.
   StatusOr<CudnnPlan> plan(const std::optional<CudnnEngine> &engine,
                            uint64_t limitBytes);
 
@@ -143,8 +143,8 @@ private:
                 bool isValue);
   /// Finalizes an object and stores it.
   cudnnBackendDescriptor_t keep(CudnnObject object);
-  /// Adds an operation. `parts` are its descriptors, each with its attribute;
-  /// null descriptors are skipped.
+  /// Adds an operation. `parts` pairs its attributes with descriptors; null
+  /// descriptors are skipped.
   void addOperation(
       int kind, const char *name,
       std::initializer_list<std::pair<int, cudnnBackendDescriptor_t>> parts);

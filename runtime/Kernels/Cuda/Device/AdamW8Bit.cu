@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // adamw_8bit: the AdamW update of a tensor whose states are stored in 8 bits.
-// States equal the CPU's. Kernels.def has the op's buffers and constants.
+// The states equal the CPU kernel's. Kernels.def lists buffers and constants.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/AdamW8Bit.h"

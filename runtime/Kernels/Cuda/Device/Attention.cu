@@ -4,7 +4,7 @@
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
-/// Running maxima and sums of the rows of a thread.
+/// Running softmax maxima and sums of a thread's rows.
 struct SoftmaxState {
   float maximum[kSide], sum[kSide];
 };
@@ -29,7 +29,7 @@ QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
       most = qlora_max(most, scores[i][j]);
     }
     most = rowMaximum(most);
-    // If no key was visible yet, subtract 0: e^(none - 0) is 0.
+    // Without a visible key, shift by 0: e^(-inf - -inf) would be NaN.
     const float shift = most == none ? 0.0f : most;
     float sum = 0;
     QLORA_UNROLL

@@ -4,17 +4,17 @@
 // and addresses. Kernels.def has the ops' buffers and constants.
 //
 // All kernels use the online softmax (Milakov and Gimelshein, 2018;
-// FlashAttention-2, Dao, 2023). Scores S are only in registers. The gradient is
+// FlashAttention-2, Dao, 2023). Scores S are never in global memory. Gradient:
 //
 //   P = e^(S - lse)      dV = P^T dO         dP = dO V^T
 //   dS = P (dP - delta)  dQ = scale dS K     delta = rowsum(dO O)
-//                        dK = scale dS^T Q   (with a cap dS times 1 - tanh^2)
+//                        dK = scale dS^T Q
 //
-// in three kernels: delta, then dK and dV by blocks of keys, then dQ by blocks
-// of queries. Without atomics: each sum is computed by one thread in a fixed
-// order. A block computes 64 rows of one head of a result, for at most as many
-// dimensions as the kernel's width. A wider head has several blocks (`part`),
-// which compute the same scores. Tiles without visible pairs are skipped.
+// With a score cap, dS is also multiplied by 1 - tanh^2. One kernel computes
+// delta, a second dK and dV by blocks of keys, a third dQ by blocks of queries.
+// They use no atomics: one thread computes each sum, in a fixed order. A block
+// computes 64 rows of one head, for at most as many dimensions as its width. A
+// wider head has several blocks (`part`), and each recomputes the scores.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
@@ -30,7 +30,7 @@ struct AttentionShape {
   float scale, cap;
   const int32_t *segments; ///< of the batch; after placeOf(), of a sequence
 
-  /// Reads the constants; window, scale and cap begin at index `window`.
+  /// Reads the constants: constants[window] is the window, then scale and cap.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),
@@ -48,7 +48,7 @@ struct AttentionShape {
     const float score = product * scale;
     return cap == 0 ? score : cap * tanhf(score / cap);
   }
-  /// Returns the derivative of a capped score by the uncapped score.
+  /// Returns the derivative of a capped score with respect to the uncapped.
   __device__ float slope(float score) const {
     const float t = cap == 0 ? 0.0f : score / cap;
     return 1.0f - t * t;
@@ -64,7 +64,7 @@ struct AttentionShape {
   }
 };
 
-/// Rows from `first` on of one head of a [B, T, heads * dim] matrix.
+/// One head of a [B, T, heads * dim] matrix, from row `first` on.
 struct AttentionRows {
   const void *data;
   int64_t offset, ld;
@@ -86,9 +86,9 @@ struct AttentionPlace {
   int first; ///< index of the first row
 };
 
-/// Returns the place of this block, for parts of `width` dimensions. Blocks
-/// with the most work come first: the last queries, the first keys. Advances
-/// shape.segments to the block's sequence.
+/// Returns the place of this block, for parts of `width` dimensions. The last
+/// queries and the first keys come first, because they have the most work.
+/// Advances shape.segments to the block's sequence.
 QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
                                     bool isReversed) {
   const int parts = (shape.dim + width - 1) / width;

@@ -3,9 +3,9 @@
 // attention in bf16. A block computes 64 queries of one head, 64 keys at a
 // time. K and V have one buffer each: K is loaded during P V, V during Q K^T.
 //
-// Width 128: 48 KiB of shared memory and under 200 registers a thread, 64 of
-// them for the output and 32 for scores: two blocks of 4 warps per
-// multiprocessor. Width 64 (half the memory, 168 registers): three blocks.
+// With width 128, a block has 4 warps, 48 KiB of shared memory and under 200
+// registers per thread (64 for the output, 32 for scores), so two blocks fit on
+// a multiprocessor. With width 64 (24 KiB, 168 registers), three blocks fit.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -14,7 +14,7 @@ template <int Width> struct ForwardTiles {
 };
 
 /// Softmax state of a lane's rows, lane / 4 and lane / 4 + 8 of its warp.
-/// Scores are base-2 exponents. `sum` is this lane's part until finishRow().
+/// Scores are base-2 exponents. `sum` is partial until finishRow().
 struct SoftmaxState {
   float maximum[2], sum[2];
 };
@@ -42,7 +42,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
       for (int i = 2 * r; i < 2 * r + 2; ++i)
         most = qlora_max(most, scores.tile[j].value[i]);
     most = quadMaximum(most);
-    // If no key was visible yet, subtract 0: 2^(none - 0) is 0.
+    // Without a visible key, shift by 0: 2^(-inf - -inf) would be NaN.
     const float shift = most == attentionNone() ? 0.0f : most;
     const float rescale = qlora_exp2(state.maximum[r] - shift);
     state.maximum[r] = most;
@@ -62,7 +62,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
   }
 }
 
-/// Writes a row's log-sum-exp. Returns the factor for the row's output.
+/// Writes a row's log-sum-exp. Returns 1 / sum, the factor of its output.
 QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
                              float maximum, float ownSum) {
   const float sum = quadSum(ownSum);
@@ -91,7 +91,7 @@ QLORA_DEVICE ForwardRows forwardRows(const qlora_cuda_args &args,
               (int64_t(at.batch) * shape.heads + at.head) * shape.length};
 }
 
-/// Processes a tile of keys whose copy has begun; begins to copy the next tile.
+/// Waits for a tile of keys and processes it; begins to copy the next tile.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(ForwardTiles<Width> &tiles,
                           const AttentionShape &shape, const ForwardRows &rows,
@@ -149,7 +149,7 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
         sinkOf(args, shape, at.head,
                at.first + warpFirstRow() + warpLane() / 4 + 8 * r);
     state.maximum[r] = sink.maximum * kLog2E;
-    // `sum` is per lane: only one of the four lanes of a row has the sink.
+    // Sums are per lane: only one of a row's four lanes includes the sink.
     state.sum[r] = warpLane() % 4 == 0 ? sink.sum : 0.0f;
   }
   while (tile.index < range.end) {

@@ -28,8 +28,8 @@ QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
                     sum);
 }
 
-/// P of a query and a key (0 if the key is not visible), and the factor that
-/// turns their score's gradient into their dot product's gradient.
+/// `p`: probability of a key for a query, 0 if the key is not visible.
+/// `factor`: derivative of their score with respect to their dot product.
 struct Probable {
   float p, factor;
 };
@@ -50,7 +50,7 @@ QLORA_DEVICE float scoreGradient(const GradientRows &rows, int query,
                         : pair.factor * pair.p * (dp - rows.delta[query]);
 }
 
-/// Processes a tile of queries for a block of keys; keys are the left side.
+/// Processes a tile of queries for a block of keys, the left side of matmuls.
 QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
                              const GradientRows &rows, int64_t part,
                              AttentionSum &dk, AttentionSum &dv) {
@@ -81,7 +81,7 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
   addProduct(tiles, shape, rows.q, part, dk);
 }
 
-/// Computes dk and dv of 64 keys, from all query heads of their key head.
+/// Computes dk and dv of 64 keys, summed over their key head's query heads.
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -116,7 +116,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
            at.part, ones);
 }
 
-/// Processes a tile of keys for a block of queries; queries are the left side.
+/// Processes a tile of keys for a block of queries, the left side of matmuls.
 QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
                           const GradientRows &rows, int64_t part,
                           AttentionSum &dq) {

@@ -2,13 +2,13 @@
 
 // attention_grad in bf16: blocks of 64 keys for dK and dV, then blocks of 64
 // queries for dQ. Scores and their gradients are recomputed from the operands
-// and lse. A block's own rows are the left side of matmuls. So P and dS have
+// and lse. A block's own rows are the left side of matmuls, so P and dS have
 // the layout that the next matmul needs, and warps exchange nothing.
 //
-// Width 128: 48 KiB of shared memory, and 128 registers a thread for the sums
-// of dK and dV: two blocks of 4 warps per multiprocessor. Width 64: three
-// blocks. Tiles of the right side have 32 rows; with 64 rows, scores and their
-// gradients would take 32 registers more.
+// With width 128, a block has 4 warps and 48 KiB of shared memory, and a thread
+// has 128 registers for the sums of dK and dV; two blocks fit on a
+// multiprocessor. With width 64, three blocks fit. Tiles of the right side have
+// 32 rows; 64 rows would need 32 more registers for scores and their gradients.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -23,7 +23,7 @@ template <int Width> struct GradientTiles {
   HalfTile<kColumns, Width> right[2];
 };
 
-/// Replaces dot products by P and dS, both without the scale.
+/// Replaces dot products by P and by dS, which is not yet times the scale.
 template <bool AreRowsQueries>
 QLORA_DEVICE void
 differentiate(const AttentionShape &shape, const GradientRows &rows,
@@ -50,9 +50,9 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
-/// Begins two groups of copies. The first group has both left sides and one
-/// right side (q for a block of keys, v for a block of queries), the second
-/// group the other right side.
+/// Begins two groups of copies. The first group is both left sides and one
+/// right side: q for a block of keys, v for a block of queries. The second
+/// group is the other right side.
 template <AttentionKind Kind, bool AreRowsQueries, int Width>
 QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
                              const AttentionShape &shape,
@@ -73,7 +73,7 @@ QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
 
 // dK and dV ------------------------------------------------------------------
 
-/// A block of keys and its tiles of queries, one query head after the other.
+/// A block of keys, and the tiles of queries to process for each query head.
 struct KeyBlock {
   AttentionPlace at;
   TileRange range;
@@ -153,7 +153,7 @@ QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
   qlora_commit_copies();
 }
 
-/// Computes dk and dv of 64 keys, from all query heads of their key head.
+/// Computes dk and dv of 64 keys, summed over their key head's query heads.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     GradientTiles<Width> &tiles) {

@@ -10,7 +10,7 @@
 constexpr int kReachThreads = 1024;
 
 /// Returns the largest `value` of this and all earlier threads of the block.
-/// `shared` has room for one value per thread.
+/// `shared` holds one value per thread.
 QLORA_DEVICE int32_t largestSoFar(int32_t value, int32_t *shared) {
   const int thread = int(threadIdx.x);
   for (int distance = 1; distance < kReachThreads; distance *= 2) {
@@ -34,9 +34,9 @@ QLORA_DEVICE int32_t beginning(const void *segments, int64_t token,
 }
 
 /// Writes reach[batch, length] for segments[batch, length]: the number of
-/// tokens from the start of a token's segment to the token, at most `window`
-/// unless that is 0. A block handles kReachThreads tokens, and searches
-/// backwards for the start of its first segment. Constants: length, window.
+/// tokens from the start of a token's segment through the token, at most
+/// `window` if that is not 0. A block handles kReachThreads tokens, and
+/// searches backwards for its first segment's start. Constants: length, window.
 QLORA_CUDA_KERNEL(kReachThreads)
 qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
   __shared__ int32_t shared[kReachThreads];
@@ -75,7 +75,7 @@ qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
 
 constexpr int kPaddingThreads = 256;
 
-/// Index (batch, head, token) of this thread, in the order of lse.
+/// This thread's query and head. `index` is in lse [batch, heads, length].
 struct PaddedQuery {
   int64_t index, row, head;
   bool isInside, isPadding;
@@ -95,7 +95,7 @@ struct PaddedQuery {
   }
 };
 
-/// attention: sets out (bf16) and lse of padding to 0.
+/// attention: sets out (bf16) and lse to 0 for padding.
 QLORA_CUDA_KERNEL(kPaddingThreads)
 qlora_attention_padding_out(const __grid_constant__ qlora_cuda_args args) {
   const PaddedQuery query = PaddedQuery::of(args);
@@ -108,8 +108,8 @@ qlora_attention_padding_out(const __grid_constant__ qlora_cuda_args args) {
   qlora_store_f32(args.buffers[5], query.index, 0.0f);
 }
 
-/// attention_grad: writes the lse for the library to the start of the
-/// workspace. For padding it is so large that all probabilities are 0.
+/// attention_grad: writes the lse that cuDNN reads to the start of the
+/// workspace. The lse of padding is so large that all its probabilities are 0.
 QLORA_CUDA_KERNEL(kPaddingThreads)
 qlora_attention_padding_lse(const __grid_constant__ qlora_cuda_args args) {
   const PaddedQuery query = PaddedQuery::of(args);

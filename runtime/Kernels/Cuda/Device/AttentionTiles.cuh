@@ -15,7 +15,7 @@ constexpr int kSide = 4;               // kTile / 16: rows of a thread
 constexpr int kChunks = 4;             // chunks of kDepth dimensions in a block
 constexpr int kWidth = kChunks * kDepth;
 
-/// Shared memory of a block. Odd strides put columns in different banks.
+/// Shared memory of a block. Odd row strides spread a column over the banks.
 struct AttentionTiles {
   float left[kTile][kDepth + 1];
   float right[kTile][kDepth + 1];
@@ -49,7 +49,7 @@ QLORA_DEVICE void stageSegments(int32_t (&segments)[kTile],
     segments[threadIdx.x] = token < shape.length ? shape.segments[token] : 0;
 }
 
-/// products[i][j] := left row (4 ty + i) . right row (tx + 16 j).
+/// products[i][j] := left row 4 y + i . right row x + 16 j of thread (x, y).
 QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
                                const AttentionShape &shape,
                                const AttentionRows &left,
@@ -94,7 +94,7 @@ QLORA_DEVICE void shareScores(AttentionTiles &tiles,
   __syncthreads();
 }
 
-/// A thread's 4 rows of the result: dimensions tx + 16 j of the block's part.
+/// A thread's 4 rows of the result: dimensions threadColumn() + 16 j of each.
 struct AttentionSum {
   float value[kSide][2 * kChunks];
 };
@@ -133,7 +133,7 @@ QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
   }
 }
 
-/// Stores factor[i] * sum for rows inside the sequence.
+/// Stores row i of the thread times factor[i], if it is inside the sequence.
 QLORA_DEVICE void storeSum(const AttentionSum &sum, const AttentionShape &shape,
                            void *out, const AttentionRows &rows, int64_t part,
                            const float (&factor)[kSide]) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // Attention in bf16 on tensor cores. A block has 64 rows (the left side of
-// matmuls), 16 for each of its four warps. The warps process tiles of other
-// rows (the right side) together: keys for a block of queries, and queries for
-// a block of keys. Both sides are in shared memory, scores and f32 sums in
-// registers. P and dS, left sides of a second matmul, are rounded to bf16.
+// matmuls), 16 for each of its four warps. All warps process the same tiles of
+// the right side: keys for a block of queries, or queries for a block of keys.
+// Both sides are in shared memory, scores and f32 sums in registers. P and dS
+// are rounded to bf16, because they are left sides of a second matmul.
 //
-// A kernel is compiled for a width. kFast takes heads of up to that many
-// dimensions, padded with zeros, with rows aligned to 16 bytes. kAny takes all
-// heads: it loads elements one by one. A wider head is staged in sections of
-// the width: scores are summed over them, results computed part by part.
+// Each kernel is compiled for a width. kFast accepts heads of up to that many
+// dimensions, with rows aligned to 16 bytes, and pads them with zeros. kAny
+// accepts all heads, loads elements one by one, and stages wider heads in
+// sections: scores are summed over all sections, and a block computes one part.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONWARPS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONWARPS_CUH
@@ -41,8 +41,8 @@ QLORA_DEVICE qlora_words loadHalves(const uint16_t *from, int count) {
   return words;
 }
 
-/// tile := rows from rows.first on, dimensions from `dimension` on; zeros
-/// outside. The caller must commit the copies and wait for them.
+/// Begins to copy rows from rows.first on, dimensions from `dimension` on, with
+/// zeros outside. The caller must commit the copies and wait for them.
 template <AttentionKind Kind, int Rows, int Width>
 QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
                         const AttentionShape &shape, const AttentionRows &rows,
@@ -92,7 +92,7 @@ QLORA_DEVICE WarpHalves<Columns> rounded(const WarpSums<Columns> &sums) {
   return halves;
 }
 
-/// products += left rows of the warp . right rows.
+/// products += (left rows of the warp) . (right rows)^T.
 template <int Columns, int Width>
 QLORA_DEVICE void multiplyRows(const HalfTile<kTile, Width> &left,
                                const HalfTile<Columns, Width> &right,
@@ -133,7 +133,7 @@ QLORA_DEVICE void addProduct(const WarpHalves<Columns> &left,
     }
 }
 
-/// Stores the warp's rows lane / 4 + 8 i times factor[i], if inside the matrix.
+/// Stores row lane / 4 + 8 i of the warp times factor[i], if in the matrix.
 template <int Width>
 QLORA_DEVICE void
 storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
@@ -155,13 +155,13 @@ storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
 
 constexpr int32_t kMixed = -1;
 
-/// Segment ids of some rows, counted from 1, without padding.
+/// Range of the segment ids of some rows, except padding (id 0).
 struct SegmentRange {
   int32_t least, most;
   int32_t only; ///< the segment of all rows; kMixed if they differ
 };
 
-/// Returns the segments of rows [first, first + count), the same in all lanes.
+/// Returns the segments of rows [first, first + count), equal in all lanes.
 QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
                                        int count) {
   if (!shape.segments)
@@ -239,8 +239,8 @@ QLORA_DEVICE int32_t segmentAt(const AttentionShape &shape, int token) {
   return shape.segments && token < shape.length ? shape.segments[token] : 0;
 }
 
-/// cap * tanh of a scaled dot product, as a base-2 exponent. tanh x = 1 - 2 /
-/// (1 + e^2x); the error is 2^-22 of the cap.
+/// Returns cap * tanh(scale * product / cap) as a base-2 exponent. tanh x is 1
+/// - 2 / (1 + e^2x); the error is 2^-22 of the cap.
 QLORA_DEVICE float cappedScore(const AttentionShape &shape, float product) {
   const float cap = shape.cap * kLog2E;
   const float power =

@@ -24,7 +24,7 @@
 /// thread use the most registers.
 #define QLORA_CUDA_KERNEL(...)                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
-/// Defines a kernel that calls one function with its arguments.
+/// Defines the kernel `Symbol`, which passes its arguments to one function.
 #define QLORA_CUDA_SYMBOL(Threads, Symbol, ...)                                \
   QLORA_CUDA_KERNEL(Threads)                                                   \
   Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
@@ -66,7 +66,7 @@ QLORA_ELEMENT(f16, uint16_t)
 QLORA_ELEMENT(i8, int8_t)
 #undef QLORA_ELEMENT
 
-// Adjacent values are rounded in pairs, with one instruction since sm_80.
+// Adjacent values are rounded in pairs; sm_80 and later need one instruction.
 // Results equal qlora_f32_to_bf16 and qlora_f32_to_f16, except that a NaN
 // becomes 0x7fff.
 

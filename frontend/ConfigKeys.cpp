@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 
-// The tables of keys in config.json.
-
 #include "frontend/ConfigKeys.h"
 
 #include <algorithm>
@@ -28,8 +26,8 @@ static const std::set<std::string_view> kReadKeys = {
 
 /// Keys that do not change the model's arithmetic: names, special tokens,
 /// generation, labels, initialisation, and choices of how a framework computes
-/// (`pretraining_tp` splits a matmul into several). `dtype` and `torch_dtype`
-/// are among them because each tensor is read in its stored type.
+/// (`pretraining_tp` splits a matmul into several). Each tensor is read in its
+/// stored type, so `dtype` and `torch_dtype` have no effect.
 static const std::set<std::string_view> kHarmlessKeys = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
@@ -155,7 +153,7 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-/// True for a key that this family reads, although not all families do.
+/// True for a key that this family reads and some other families do not.
 static bool understandsKey(const Family &family, std::string_view key) {
   const ConfigNames &keys = family.keys;
   const std::string_view names[] = {

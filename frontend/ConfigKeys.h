@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Checks the keys of config.json that nothing else reads. Ignoring a key with
-// an effect gives a wrong model; refusing a harmless key makes a model
-// unusable.
-//
-//   Key                                 Action
-//   read for this family                accepted
-//   known to be harmless                accepted
-//   known to change the arithmetic      must have its neutral value
-//   unknown, null, false or empty       accepted
-//   unknown, but the name suggests      refused
-//     arithmetic ("softcap", "expert")
-//   any other                           accepted with a warning
+// Refuses keys of config.json that would change the model's arithmetic in a way
+// that the importer does not implement. Ignoring such a key would give a wrong
+// model. Refusing a harmless key would make a model unusable.
 
 #ifndef QLORA_FRONTEND_CONFIGKEYS_H
 #define QLORA_FRONTEND_CONFIGKEYS_H
@@ -26,7 +17,7 @@
 
 namespace qlora {
 
-/// Checks every key of the object in config.json; appends to `warnings`.
+/// Checks every key of config.json. Appends to `warnings`.
 Status checkConfigKeys(const nlohmann::json &config, const Family &family,
                        std::vector<std::string> &warnings);
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 
-// Reads the keys of config.json about layers into the lists of ModelConfig.
-
 #include "frontend/ConfigLayers.h"
 
 #include <string_view>
@@ -16,10 +14,10 @@ static constexpr const char *kSliding = "sliding_attention";
 
 // Rotary positions ------------------------------------------------------------
 
-/// Returns config.json with the RoPE keys for layers of one type, as
-/// readRopeConfig needs them. transformers 5 writes an object per type into
-/// `rope_parameters`. Older versions write `rope_local_base_freq` for layers
-/// with a window, and the usual keys for other layers.
+/// Returns config.json with the RoPE keys for layers of `type`, as
+/// readRopeConfig expects them. transformers 5 writes one object per layer type
+/// into `rope_parameters`. Older versions write `rope_local_base_freq` for
+/// layers with a window, and the usual keys for all other layers.
 static StatusOr<json> ropeOfType(const json &root, const char *type) {
   json keys = root;
   const JsonFields fields(root);
@@ -117,7 +115,7 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
   // transformers reads `use_sliding_window` only for families with `hasSwitch`.
-  // For other families, a value of false is refused below if there is a window.
+  // For other families, the code below refuses false if there is a window.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
@@ -213,7 +211,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Adds the family's RoPE parameters to a config.json without RoPE parameters.
+/// Adds the family's default RoPE parameters if config.json has none.
 static json withDefaultRope(json root, const Family &family) {
   const bool isThere =
       root.contains("rope_scaling") || root.contains("rope_parameters");

@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Fills `windows`, `rotaries` and `rotaryOfLayer` of `config`, whose sizes
-/// must be set.
+/// Fills `windows`, `rotaries` and `rotaryOfLayer` of `config`. The sizes in
+/// `config` must be set.
 Status readLayers(const nlohmann::json &root, ModelConfig &config);
 
 } // namespace qlora

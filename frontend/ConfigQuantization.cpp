@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The methods of `quantization_config`, one row each.
+// Readers of `quantization_config`, one per quantization method.
 
 #include "frontend/ConfigQuantization.h"
 
@@ -14,8 +14,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Reads the data type of bitsandbytes' weights. Block size and double
-/// quantization are read later, from the tensors of each weight.
+/// Reads the data type of bitsandbytes' weights. The block size and double
+/// quantization are properties of each weight's tensors, which are read later.
 static Status readBitsandbytes(const JsonFields &quantization,
                                ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool eightBit,
@@ -42,7 +42,8 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          type);
 }
 
-/// Checks that a key is missing or has a value of `choices`, ignoring case.
+/// Checks that `key` is missing or that its value is in `choices`, ignoring
+/// case.
 static Status needChoice(const JsonFields &quantization, const char *key,
                          std::initializer_list<const char *> choices) {
   QLORA_ASSIGN_OR_RETURN(std::string value,
@@ -63,7 +64,8 @@ static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
 
 // FP8 -------------------------------------------------------------------------
 
-/// Checks that a block shape is missing or the only published one, [128, 128].
+/// Checks that a block shape is missing or [128, 128]. No published model has
+/// another one.
 static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
@@ -73,7 +75,7 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
                          key, shortDump(*shape));
 }
 
-/// Warns that activations are not rounded to FP8. Other programs round them.
+/// Warns that activations are not rounded to FP8, unlike in other programs.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
       "weights are used as stored in FP8, but activations are not rounded to "
@@ -105,8 +107,8 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// Reads compressed-tensors' FP8 settings. The list of quantized linears is not
-/// read: the files' tensors show which linears are quantized.
+/// Reads compressed-tensors' FP8 settings. Ignores its list of quantized
+/// linears, because the files' tensors show which linears are quantized.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
   config.unquantizedKey = "ignore";

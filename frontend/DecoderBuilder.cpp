@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Builds model.mlir from a ModelConfig and weights. Cannot fail, because the
-// model files have been checked.
+// Builds model.mlir from a ModelConfig and weights. Reports no errors, because
+// the callers have checked the model files.
 
 #include "frontend/DecoderBuilder.h"
 
@@ -16,8 +16,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// First id of the model's own dropouts. The ids of adapters' dropouts start at
-/// 1. Dropouts with different ids draw different random numbers.
+/// Smallest id of dropouts in the base model. Adapters' dropouts have ids from
+/// 1. The id selects the random numbers.
 static constexpr int64_t kFirstDropoutId = 1 << 24;
 
 namespace {
@@ -38,7 +38,7 @@ private:
   Value buildMlp(const LayerWeights &layer, Value x);
   Value buildLayer(const LayerWeights &layer, Value x);
 
-  /// Sets the module path of the ops that follow.
+  /// Sets the location of later ops to the module path `path`.
   void enter(StringRef path);
   /// Creates an op of the current layer at `body`.
   template <typename Op, typename... Args> Op emit(Args &&...args);
@@ -47,8 +47,8 @@ private:
     return WeightBuilder{body, parameters}.build(weight, layerNumber);
   }
   Value linear(const LinearWeight &linear, Value x);
-  /// Returns the outputs of `linears` for x. If a single linear computes all of
-  /// them, splits its output into `widths`.
+  /// Returns one output for x per entry of `widths`. If one linear computes all
+  /// outputs, splits its result.
   SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
                            ArrayRef<int64_t> widths, Value x);
   Value norm(const NormWeight &weight, Value x);
@@ -153,8 +153,8 @@ Value DecoderBuilder::scale(double factor, Value x, bool isRounded) {
   return emit<model::ScaleOp>(x.getType(), x, APFloat(factor), isRounded);
 }
 
-/// Applies the norm of q or k, if the family has one, then RoPE, if the layer's
-/// positions are rotary.
+/// Applies the family's norm of q or k, if any. Then applies RoPE, unless the
+/// layer has none.
 Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              StringRef path) {
   x = norm(headNorm, x);
@@ -260,16 +260,16 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   return dropout(config.dropout.embedding, x);
 }
 
-/// Returns the frequencies twice in a row, once for each half of the columns
-/// that rotate-half pairs.
+/// Returns the frequencies twice in a row, because rotate-half rotates column i
+/// and column i + size/2 by the same angle.
 static SmallVector<float> twice(ArrayRef<float> frequencies) {
   SmallVector<float> both(frequencies);
   llvm::append_range(both, frequencies);
   return both;
 }
 
-/// Builds the cos and sin tables. `lengths` is null if no kind of RoPE in the
-/// model depends on the length.
+/// Builds the cos and sin tables. `lengths` is null if no RoPE kind in the
+/// model depends on the sequence length.
 void DecoderBuilder::buildRopeTables(Value positions, Value lengths) {
   Type type = activation(config.headDim);
   enter(config.modulePath("model.rotary_emb"));
@@ -330,8 +330,8 @@ void DecoderBuilder::buildForward() {
   enter("forward");
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {
-    // Insert the router loss before the LM head, whose gradients need the most
-    // memory. The backward then computes the LM head's gradients first.
+    // Insert the router loss before the LM head, so that the backward runs the
+    // LM head first: its gradients need the most memory.
     body.setInsertionPoint(loss);
     results.push_back(buildRouterLoss(body, config.experts, routed, segments));
     body.setInsertionPointToEnd(block);

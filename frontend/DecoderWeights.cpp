@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Finds a decoder's tensors by name, and checks the tensors left over.
+// Finds a decoder's tensors by name, and checks the tensors that it does not
+// use.
 
 #include "frontend/DecoderWeights.h"
 
@@ -47,8 +48,8 @@ private:
   Status findSharedExpert(LayerWeights &layer);
   StatusOr<LinearWeight> linear(std::string_view name, int64_t out, int64_t in,
                                 bool bias);
-  /// Finds one linear for each of `widths`, or a single linear for all of them
-  /// if only the first of `parts` has a name.
+  /// Finds one linear for each of `widths`. If only the first of `parts` has a
+  /// name, finds a single linear that computes all of them.
   StatusOr<std::vector<LinearWeight>>
   linears(std::span<const std::string_view> parts, std::vector<int64_t> widths,
           bool bias);
@@ -121,8 +122,8 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);
 }
 
-/// Finds the shared expert, if the model has one: an MLP whose linears have the
-/// names of the experts' projections.
+/// Finds the shared expert, if the model has one. It is an MLP whose linears
+/// have the same names as the projections of the experts.
 Status LayerFinder::findSharedExpert(LayerWeights &layer) {
   const Experts &experts = config.family->experts;
   const int64_t hidden = config.hiddenSize, inner = config.experts.sharedSize;
@@ -170,9 +171,9 @@ StatusOr<LayerWeights> LayerFinder::find() {
   return layer;
 }
 
-/// Finds embedding and LM head. In a tied model, a single tensor under either
-/// name is both, as in transformers. If both names exist, the embedding's
-/// tensor is used.
+/// Finds embedding and LM head. In a tied model, both use one tensor, as in
+/// transformers. The files may name it after either module. If both names
+/// exist, uses the embedding's tensor.
 static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                        TensorFinder &tensors, DecoderWeights &weights,
                        std::vector<std::string> &warnings) {
@@ -208,8 +209,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   return Status::ok();
 }
 
-/// Returns the rest of a tensor's name after "model.layers.", or an empty text
-/// if the name starts differently.
+/// Returns the remainder of a tensor's name after "model.layers.", or an empty
+/// text if the name has another prefix.
 static std::string_view insideLayers(const Family &family,
                                      std::string_view name) {
   for (const std::string &start :
@@ -219,7 +220,7 @@ static std::string_view insideLayers(const Family &family,
   return {};
 }
 
-/// Returns the layer index in a tensor's name, or -1 if it has none.
+/// Returns the layer index in a tensor's name, or -1 if the name has none.
 static int64_t layerOf(const Family &family, std::string_view name) {
   const std::string_view inside = insideLayers(family, name);
   int64_t layer = -1;
@@ -229,8 +230,8 @@ static int64_t layerOf(const Family &family, std::string_view name) {
   return error == std::errc() && whole ? layer : -1;
 }
 
-/// True for a layer's tensor that this model does not use, but that it would
-/// use with another family or config.json. Ignoring it would change results.
+/// True for a layer's tensor that this model does not use, but a model with
+/// another family or config.json would. Ignoring it would change results.
 static bool isOptionalWeight(const Family &family, std::string_view name) {
   const ModuleNames &modules = family.modules;
   const auto &[q, k, v] = modules.queryKeyValue;

@@ -36,7 +36,7 @@ struct NormWeight {
   std::optional<Weight> bias;
 };
 
-/// Norms that the family does not have are empty.
+/// Norms that the family does not have are nullopt.
 struct LayerWeights {
   std::optional<NormWeight> inputNorm;
   std::vector<LinearWeight> queryKeyValue; ///< q, k and v, or one for all three
@@ -47,8 +47,8 @@ struct LayerWeights {
   std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
-  /// Experts instead of the MLP. The MLP's fields are then empty, or, if
-  /// sharedGate is set, they describe the shared expert.
+  /// Experts instead of the MLP. Without sharedGate, the MLP's fields are then
+  /// empty. With sharedGate, they describe the shared expert.
   std::optional<ExpertWeights> experts;
   std::optional<LinearWeight> sharedGate;
   std::optional<NormWeight> mlpOutputNorm; ///< of the MLP's output
@@ -62,9 +62,9 @@ struct DecoderWeights {
   std::optional<Weight> head; ///< if not set, the embedding is the LM head
 };
 
-/// Finds every weight. Missing, misshapen or oddly typed tensors, and
-/// tensors that contradict config.json, are errors with file, name and both
-/// shapes; tensors that no family uses are counted in `warnings`.
+/// Finds every weight. A tensor that is missing, has the wrong shape or type,
+/// or contradicts config.json is an error with file, name and both shapes.
+/// Counts tensors that no family uses in `warnings`.
 StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
                                      const ModelFiles &files,
                                      std::vector<std::string> &warnings);

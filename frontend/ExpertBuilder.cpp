@@ -65,7 +65,7 @@ Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
   return emit<model::AddBiasOp>(type, y, weights.build(*router.bias, layer));
 }
 
-/// Multiplies each row by its expert's matrix, and adds the expert's bias.
+/// Multiplies each row by the matrix of its expert and adds the expert's bias.
 Value ExpertBuilder::product(const StackedWeight &weight, Value rows) {
   Value value = parameter(weight);
   const bool isOutIn = weight.layout == LinearLayout::kOutIn;

@@ -38,8 +38,8 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
          key == experts.glu.limitKey || key == experts.glu.slopeKey;
 }
 
-/// Reads the number of experts from either of two keys. If both exist, they
-/// must agree.
+/// Reads the number of experts from one of two keys, which must agree if both
+/// exist.
 static StatusOr<int64_t> readCount(const JsonFields &fields,
                                    const Experts &experts) {
   const auto &[first, second] = experts.countKeys;
@@ -52,8 +52,8 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// Reads which layers have experts, as transformers does: each layer whose
-/// number from 1 is a multiple of `step`, unless `mlp_only_layers` lists it.
+/// Reads which layers have experts, as transformers does: each `step`-th layer,
+/// except those in `mlp_only_layers`.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   experts.layers.assign(static_cast<size_t>(config.layers), true);
@@ -90,8 +90,8 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// Reads the coefficient of the router loss. As in transformers, there is such
-/// a loss only if `output_router_logits` is true.
+/// Reads the coefficient of the router loss. As in transformers, the loss
+/// exists only if `output_router_logits` is true.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss, fields.boolean(kLogitsKey, false));
@@ -142,7 +142,8 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
-  // Null without a router loss: such a program differs from one with the loss.
+  // Write null if there is no router loss, so that the description differs from
+  // a model with the loss.
   model[kLossKey] = experts.routerLoss ? json(experts.routerLoss) : json();
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
@@ -167,9 +168,9 @@ static bool haveOneType(const Weight &a, const Weight &b) {
          a.stored->block == b.stored->block;
 }
 
-/// Checks that a weight can be stacked with others. A stack has room for only
-/// one offset of double-quantized scales, and each weight must begin at the
-/// start of a block.
+/// Checks that a weight can be stacked with others. Each weight must begin at
+/// the start of a block. A stack can hold only one offset of double-quantized
+/// scales.
 static Status checkStackable(const Weight &weight) {
   if (!weight.stored ||
       (weight.stored->elements % weight.stored->block == 0 &&
@@ -213,8 +214,8 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
-/// Finds the tensor of the files that holds all experts' matrices: [experts,
-/// in, out] if dense, [experts, out, in] if in a stored format.
+/// Finds the tensor with all experts' matrices. Its shape in the files is
+/// [experts, in, out] if dense, and [experts, out, in] in a quantized format.
 static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
                                            TensorFinder &tensors,
                                            std::string name, int64_t in,

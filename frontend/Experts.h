@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 
 // The experts of a decoder: their keys in config.json, and their tensors. Most
-// model files have one tensor per expert and projection. A parameter stacks the
-// tensors of all experts of a layer. transformers stacks them too and names the
-// result, and PEFT uses the same name:
+// model files have one tensor per expert and projection. One parameter stacks
+// the tensors of all experts of a layer, under the name that transformers and
+// PEFT use for the same stack:
 //
 //   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: for each expert
 //                             the rows of gate, then the rows of up
 //   mlp.experts.down_proj     [experts * hidden, inner]
 //
-// In gpt-oss' files the tensors are stacked already: [experts, hidden,
-// 2 * inner], with the columns of gate and up interleaved, and [experts, inner,
-// hidden].
+// The files of gpt-oss have stacked tensors: [experts, hidden, 2 * inner], with
+// the columns of gate and up interleaved, and [experts, inner, hidden].
 
 #ifndef QLORA_FRONTEND_EXPERTS_H
 #define QLORA_FRONTEND_EXPERTS_H
@@ -51,11 +50,12 @@ bool understandsExpertKey(const Family &family, std::string_view key);
 /// config.layers must be set.
 Status readExperts(const JsonFields &fields, ModelConfig &config);
 
-/// Adds the experts' part of describeArithmetic to `model`.
+/// Adds the keys of the experts to the description `model`
+/// (describeArithmetic).
 void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model);
 
-/// A parameter that stacks tensors of the files, one after another. All have
-/// the same number of rows.
+/// A parameter that concatenates tensors of the files, all with the same number
+/// of rows.
 struct StackedWeight {
   std::string name; ///< of the parameter in transformers
   std::vector<Weight> parts;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The table of model families. Fields that a row omits have the defaults of
-// Families.h, which fit Llama or turn a property off.
+// The table of model families. The defaults of omitted fields are in
+// Families.h. They fit Llama or turn a property off.
 
 #include "frontend/Families.h"
 

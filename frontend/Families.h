@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The model families, one record each: behaviour of a family that config.json
-// does not state, and its names. HfConfig.cpp reads config.json,
-// DecoderWeights.cpp finds tensors and DecoderBuilder.cpp builds layers
-// according to the record; none of them checks which family it is. To support a
-// family with a new property, add a field for the property.
+// The model families. A record holds the names of a family, and behaviour that
+// config.json does not state. HfConfig.cpp, DecoderWeights.cpp and
+// DecoderBuilder.cpp read these records and never compare family names. To
+// support a family with a new property, add a field for the property.
 
 #ifndef QLORA_FRONTEND_FAMILIES_H
 #define QLORA_FRONTEND_FAMILIES_H
@@ -64,8 +63,7 @@ enum class LinearLayout {
   kInOut, ///< transformers' Conv1D, unless the weight is quantized
 };
 
-/// Key names in config.json for properties of every decoder. Empty: the family
-/// has no such key.
+/// Names of keys in config.json. Empty: the family has no such key.
 struct ConfigNames {
   const char *hiddenSize = "hidden_size";
   const char *innerSize = "intermediate_size";
@@ -92,9 +90,9 @@ struct ConfigNames {
   std::array<std::string_view, 6> unread = {};
 };
 
-/// Module paths; paths in a layer are relative to `layers`.N. If one linear
+/// Module paths. Paths in a layer are relative to `layers`.N. If one linear
 /// computes several outputs, such as q, k and v, only the first output has a
-/// name. A norm with an empty name does not exist.
+/// path. An empty path of a norm means that there is no such norm.
 struct ModuleNames {
   std::string_view embedding = "model.embed_tokens";
   std::string_view positions = ""; ///< table of learned positions
@@ -147,9 +145,9 @@ struct Experts {
   std::string_view each = "";   ///< path in the files before the expert's index
   std::array<std::string_view, 3> projections = {"gate_proj", "up_proj",
                                                  "down_proj"};
-  /// Module paths in transformers, whatever the files use.
+  /// Module paths in transformers, which can differ from those in the files.
   std::string_view module = "mlp.experts", routerModule = "mlp.gate";
-  /// Key of the number of experts, and its alternative name.
+  /// Keys of the number of experts: the usual one and an alternative.
   std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
   const char *innerKey = "moe_intermediate_size";
   /// Paths of the shared expert, an additional MLP for all tokens, and of the
@@ -157,18 +155,18 @@ struct Experts {
   std::string_view shared = "", sharedGate = "";
   const char *sharedKey = "shared_expert_intermediate_size";
   bool alwaysNormalized = false; ///< false: according to `norm_topk_prob`
-  /// The files stack a layer's experts as transformers does, [experts, in,
-  /// out], with the outputs of gate and up interleaved, gate first.
+  /// The files stack all experts of a layer, [experts, in, out], as
+  /// transformers does. Columns of gate and up alternate, gate first.
   bool areStacked = false;
   bool haveBiases = false; ///< experts and router have biases
   ClampedGlu glu = {};
-  /// `decoder_sparse_step` and `mlp_only_layers` give some layers an MLP.
+  /// `decoder_sparse_step` and `mlp_only_layers` select layers with an MLP.
   bool hasDenseLayers = false;
 
   constexpr bool isThere() const { return !router.empty(); }
 };
 
-/// transformers' values for missing keys; 0 means "computed from other keys".
+/// transformers' values for missing keys. 0 means "computed from other keys".
 struct ConfigDefaults {
   int64_t kvHeads = 0;
   int64_t headDim = 0;
@@ -208,10 +206,9 @@ struct Family {
   ConfigDefaults defaults = {};
 };
 
-/// A model type whose config.json has the text model's keys in `text_config`,
-/// and the class that transformers' AutoModelForCausalLM creates for its
-/// folder. PEFT names modules, and so adapter tensors, by their path in that
-/// class.
+/// A multimodal model type, whose config.json has the text model's keys in
+/// `text_config`. `architecture` is the class that AutoModelForCausalLM creates
+/// for the folder. PEFT names adapter tensors by module paths in that class.
 struct Wrapper {
   std::string_view modelType;    ///< `model_type` of the folder
   std::string_view architecture; ///< the class that is created
@@ -220,18 +217,18 @@ struct Wrapper {
   /// "model.language_model".
   std::string_view textModel;
   bool tied; ///< default of `tie_word_embeddings`
-  /// Modules of the class outside of the text model. They are not trained.
+  /// Modules of the class outside of the text model. They get no adapters.
   std::array<std::string_view, 2> others;
 
-  /// Returns the path in the class of a module that ModuleNames calls `name`.
+  /// Returns the path in the class of the module `name` of ModuleNames.
   std::string modulePath(std::string_view name) const;
 };
 
 /// Finds a wrapper by the `model_type` of a config.json with a text_config.
 StatusOr<const Wrapper *> findWrapper(std::string_view modelType);
 
-/// Finds a family by `architectures`, or, if they are missing, by `model_type`.
-/// If both exist, they must agree.
+/// Finds a family by `architectures`, or by `model_type` if there are none. If
+/// both are given, they must agree.
 StatusOr<const Family *>
 findFamily(const std::vector<std::string> &architectures,
            std::string_view modelType);

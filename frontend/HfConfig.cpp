@@ -22,11 +22,12 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Maximum number of layers, far more than any model has. Prevents a malformed
-/// count from allocating lists of that length.
+/// Upper limit of the number of layers, so that a malformed count cannot
+/// allocate huge lists. No model has nearly as many.
 static constexpr int64_t kMaxLayers = 65536;
 
-/// Pairs of an activation's name in transformers and in model.activation.
+/// Names of activations in transformers, each with its name in
+/// model.activation.
 static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
     {{"gelu", "gelu"},
      {"gelu_new", "gelu_tanh"},
@@ -36,7 +37,8 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"swish", "silu"}};
 
 namespace {
-/// A kind of dropout: the importer's flag, the key in config.json and the rate.
+/// A kind of dropout: the importer's flag, the key in config.json and the field
+/// of the rate.
 struct DropoutKind {
   std::string_view name;
   const char *ConfigNames::*key;
@@ -79,7 +81,7 @@ static Status readSizes(const JsonFields &fields, ModelConfig &config) {
 static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
   QLORA_ASSIGN_OR_RETURN(config.heads, fields.integer(family.keys.heads, 1));
-  // Null means "as many as heads" in every family. A missing key means the
+  // Null means the number of heads in every family. A missing key means the
   // family's default.
   const char *kvKey = "num_key_value_heads";
   const int64_t familyKvHeads = family.defaults.kvHeads;
@@ -142,7 +144,7 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   for (const auto &[key, rule, there] : biases) {
     const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
     QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
-    // Another linear, which may have a bias, can have the same key.
+    // A key can also belong to a linear that may have a bias.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&
              std::string_view(key) == other.key;
@@ -171,8 +173,8 @@ static Status readActivation(const JsonFields &fields, ModelConfig &config) {
                          family.keys.activation, name);
 }
 
-/// Reads a factor. It is `missing` if config.json has no value or the family
-/// has no key for it.
+/// Reads a factor, which is `missing` if the family has no key for it or
+/// config.json no value.
 static Status readFactor(const JsonFields &fields, const char *key,
                          double missing, double &factor) {
   factor = missing;
@@ -231,8 +233,8 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Replaces the dropout rates in config.json by the importer's flags. Refuses a
-/// flag for a dropout that the family lacks.
+/// Replaces the dropout rates of config.json by the importer's flags,
+/// `instead`. Refuses a flag for a dropout that the family lacks.
 static Status replaceDropouts(const Family &family, const json &instead,
                               json &root) {
   for (const auto &[name, value] : instead.items()) {
@@ -247,9 +249,9 @@ static Status replaceDropouts(const Family &family, const json &instead,
   return Status::ok();
 }
 
-/// Returns the text model's keys of a multimodal model's config.json, or all
-/// keys of a text model. Quantization may be declared inside or outside of
-/// text_config. `tie_word_embeddings` is ignored inside.
+/// Returns the text model's keys: those of `text_config` in a multimodal model,
+/// else all keys. Quantization may be declared inside or outside of
+/// text_config. Ignores `tie_word_embeddings` inside text_config.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");
   if (text == root.end() || text->empty())

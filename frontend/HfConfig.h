@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Reads config.json of a Hugging Face model folder. Defaults are transformers',
-// every value is checked, and keys that mean unsupported arithmetic are refused
-// by name.
+// Reads config.json of a Hugging Face model folder. Uses transformers' defaults
+// and checks every value. Refuses keys that mean unsupported arithmetic, and
+// names them.
 
 #ifndef QLORA_FRONTEND_HFCONFIG_H
 #define QLORA_FRONTEND_HFCONFIG_H
@@ -71,22 +71,22 @@ struct ModelConfig {
   const char *unquantizedKey = ""; ///< key in config.json of the next list
   std::vector<std::string> unquantizedModules;
   bool isChosenByFiles = false; ///< true: any linear may be unquantized
-  /// Number of inputs that share a scale, or -1 for all inputs of an output.
-  /// Not set if config.json does not say.
+  /// Number of inputs that share a scale, or -1 if all inputs of an output do.
+  /// Not set if config.json does not contain it.
   std::optional<int64_t> storedBlock;
   /// One line each, for the user.
   std::vector<std::string> warnings;
 
-  /// Returns the path of a module of ModuleNames in the class that transformers
-  /// creates for the folder.
+  /// Returns the path of the module `name` of ModuleNames in the class that
+  /// transformers creates for the folder.
   std::string modulePath(std::string_view name) const {
     return wrapper ? wrapper->modulePath(name) : std::string(name);
   }
 };
 
-/// Reads FOLDER/config.json. Values of `instead` replace the file's dropout
-/// rates. For every family, the keys of `instead` are the importer's flags
-/// `embedding_dropout`, `residual_dropout` and `attention_dropout`.
+/// Reads FOLDER/config.json. `instead` replaces its dropout rates; its keys are
+/// the importer's flags `embedding_dropout`, `residual_dropout` and
+/// `attention_dropout`.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 
@@ -95,7 +95,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                                     const nlohmann::json &instead = {});
 
 /// Refuses models with dropout of attention weights, which no kernel supports.
-/// Parsing accepts it, because it has no effect outside of training.
+/// Parsing accepts them, because dropout affects only training.
 Status checkTraining(const ModelConfig &config);
 
 } // namespace qlora

@@ -42,7 +42,7 @@ StatusOr<int64_t> JsonFields::integer(const char *key, int64_t least,
   const json *value = find(key);
   if (!value)
     return missing ? StatusOr<int64_t>(*missing) : missingKey(key);
-  // Compare as unsigned, because a number above the signed range would wrap.
+  // Compare as unsigned, because conversion to signed would wrap large numbers.
   const bool fits = value->is_number_unsigned()
                         ? value->get<uint64_t>() <= uint64_t{kMost}
                         : value->is_number_integer();

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 
-// Detects each kind of mistake in its own function.
-
 #include "frontend/ModelFolder.h"
 
 #include <nlohmann/json.hpp>
@@ -17,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace qlora {
 
-/// True for an owner and a model name in letters that the hub allows, such as
+/// True for OWNER/MODEL in characters that the hub allows, such as
 /// "Qwen/Qwen3-0.6B".
 static bool looksLikeHubName(const std::string &text) {
   const size_t slash = text.find('/');
@@ -69,8 +67,8 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
                          folder.string(), base);
 }
 
-/// Returns the first file name in the folder, in the order of listFolder(),
-/// with this start and ending. Returns an empty text if there is none.
+/// Returns the first file name of listFolder() with this start and ending, or
+/// an empty text if there is none.
 static std::string findName(const fs::path &folder, std::string_view start,
                             std::string_view ending) {
   const auto files = listFolder(folder.string());
@@ -102,8 +100,8 @@ static Status folderWithoutConfig(const fs::path &folder) {
   return Status::ok(); // reading the model reports the missing config.json
 }
 
-/// Refuses a Git LFS pointer, a small file that `git clone` without Git LFS
-/// writes instead of a large one.
+/// Refuses a Git LFS pointer. `git clone` writes this small file instead of a
+/// large one if Git LFS is not installed.
 static Status checkIsNotPointer(const fs::path &file) {
   constexpr std::string_view kPointer = "version https://git-lfs";
   std::string start(kPointer.size(), '\0');

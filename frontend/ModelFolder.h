@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Detects common mistakes for a Hugging Face model folder: the name of a model
-// on the hub, a file, an adapter, weights in other formats. The error says how
-// to get the model folder.
+// Detects common mistakes for a Hugging Face model folder: a hub name, a file,
+// an adapter, or weights in other formats. The error explains how to get the
+// model folder.
 
 #ifndef QLORA_FRONTEND_MODELFOLDER_H
 #define QLORA_FRONTEND_MODELFOLDER_H
@@ -13,9 +13,9 @@
 
 namespace qlora {
 
-/// Refuses a `folder`, as the user wrote it, that is no model folder. Reads
-/// files only as far as needed to identify them, and does not check that they
-/// are complete.
+/// Refuses `folder`, as the user wrote it, if it is not a model folder. Reads
+/// files only as far as needed to identify them. Does not check that they are
+/// complete.
 Status checkModelFolder(const std::string &folder);
 
 } // namespace qlora

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 
-// Describes a model, and compares the description with a program's.
-
 #include "frontend/ModelIdentity.h"
 
 #include <algorithm>
@@ -16,7 +14,7 @@ using nlohmann::json, nlohmann::ordered_json;
 
 namespace qlora {
 
-/// Maximum number of differences that a message lists.
+/// Maximum number of differences in an error message.
 static constexpr size_t kMostNamed = 3;
 
 static const char *biasedLinears(const ModelConfig &config) {
@@ -25,7 +23,8 @@ static const char *biasedLinears(const ModelConfig &config) {
   return config.qkvBias ? "q, k, v" : "none";
 }
 
-/// Returns the layers with a value other than 0: "all", or "0, 28-35".
+/// Returns the indices of layers with a value other than 0: "all", or "0,
+/// 28-35".
 template <typename T>
 static std::string layersWith(const std::vector<T> &values) {
   std::string text;
@@ -49,8 +48,8 @@ static ordered_json onlyIf(bool isThere, ordered_json value) {
   return isThere ? value : ordered_json();
 }
 
-/// Describes a RoPE configuration. `prefix` starts its keys: "sliding_" for the
-/// configuration of layers with a window, else empty.
+/// Describes a RoPE configuration. `prefix` is the start of its keys:
+/// "sliding_" for layers with a window, else empty.
 static void describeRope(const RopeConfig &rope, const std::string &prefix,
                          ordered_json &model) {
   using K = RopeKind;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Identity of the model that a program was compiled for. A program is valid for
-// one config.json: with weights of the same shapes from another model, it would
-// run and give wrong results. So qlora-import writes a description of the
-// model's arithmetic into model.mlir, qloracc records it in train.so, and
-// qlora-run compares it with the model folder.
+// Identity of the model that a program was compiled for. With weights of the
+// same shapes from another model, the program would run and give wrong results.
+// So qlora-import writes a description of the model's arithmetic into
+// model.mlir, qloracc copies it into train.so, and qlora-run compares it with
+// the model folder.
 
 #ifndef QLORA_FRONTEND_MODELIDENTITY_H
 #define QLORA_FRONTEND_MODELIDENTITY_H
@@ -21,15 +21,15 @@ namespace qlora {
 /// Describes everything in config.json that affects the model's numbers or
 /// module names, with config.json's keys where possible. The result is a flat
 /// object of numbers, strings and booleans, with null for properties that the
-/// model lacks. Its order is the order in which differences are reported. Two
-/// spellings of one model (rope_theta or rope_parameters, a default written out
-/// or left out) give the same description. No key is the name of an option.
+/// model lacks. Differences are reported in its order. Equivalent files, such
+/// as one with a default written out, have the same description. No key is the
+/// name of an option.
 nlohmann::ordered_json describeArithmetic(const ModelConfig &config);
 
-/// Refuses a `model_name_or_path` that is not the model which the program
-/// `modulePath` was compiled for. The error for a different config.json names
-/// both values. Missing or unexpected tensors are refused as by the importer.
-/// `options` contains the recorded description; without it nothing is compared.
+/// Refuses the model `model_name_or_path` unless the program `modulePath` was
+/// compiled for it. The error for a different config.json contains both values.
+/// Missing or unexpected tensors are refused as by the importer. `options`
+/// contains the recorded description. Without one, compares nothing.
 Status checkModelIdentity(const Options &options,
                           const std::string &modulePath);
 

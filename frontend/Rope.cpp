@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // RoPE as in transformers' modeling_rope_utils.py. PyTorch evaluates number /
-// tensor as reciprocal(tensor) * number, which rounds twice; so does this code.
+// tensor as reciprocal(tensor) * number, which rounds twice. So does this code.
 
 #include "frontend/Rope.h"
 
@@ -17,8 +17,8 @@ static float divideNumber(double number, float x) {
   return (1.0f / x) * static_cast<float>(number);
 }
 
-/// Llama 3.1: stretches wavelengths much longer than the original context by
-/// `factor` and keeps short ones, with a ramp between.
+/// Llama 3.1: multiplies wavelengths much longer than the original context by
+/// `factor`, keeps short ones, and interpolates between them.
 static float stretchLlama3(const RopeConfig &rope, float frequency) {
   const double context = static_cast<double>(rope.originalMaxPositions);
   const auto lowWavelength = static_cast<float>(context / rope.lowFreqFactor);
@@ -36,9 +36,9 @@ static float stretchLlama3(const RopeConfig &rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-/// YaRN (Peng et al., 2023): keeps columns that rotate more than betaFast times
-/// in the original context, and stretches the wavelengths of columns with fewer
-/// than betaSlow rotations by `factor`, with a ramp over the columns between.
+/// YaRN (Peng et al., 2023): keeps column pairs with more than betaFast
+/// rotations in the original context. Multiplies the wavelengths of pairs with
+/// fewer than betaSlow rotations by `factor`. Interpolates between them.
 static void stretchYarn(const RopeConfig &rope,
                         std::span<const float> wavelengths,
                         std::vector<float> &frequencies) {
@@ -67,8 +67,8 @@ static void stretchYarn(const RopeConfig &rope,
   }
 }
 
-/// Returns theta^(2i / rotated) for each pair i of columns: the tokens in which
-/// the pair rotates by one radian.
+/// Returns theta^(2i / rotated) for each column pair i: the number of tokens in
+/// which the pair rotates by one radian.
 static std::vector<float> wavelengthsOf(const RopeConfig &rope) {
   std::vector<float> wavelengths;
   for (int64_t i = 0; i < rope.rotated; i += 2)

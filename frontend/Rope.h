@@ -25,10 +25,9 @@ enum class RopeKind {
   kLlama3,
 };
 
-/// Returns the kind's name in config.json.
 const char *ropeKindName(RopeKind kind);
 
-/// Whether the frequencies depend on the length of a row.
+/// True if the frequencies depend on the sequence length.
 constexpr bool dependsOnLength(RopeKind kind) {
   return kind == RopeKind::kDynamic || kind == RopeKind::kLongRope;
 }
@@ -44,20 +43,20 @@ struct RopeConfig {
   double highFreqFactor = 4.0;
   double betaFast = 32.0, betaSlow = 1.0; ///< yarn: rotations per context
   bool truncate = true; ///< yarn: the ramp's ends are rounded to whole columns
-  /// longrope: rotated/2 factors each, for rows of up to originalMaxPositions
-  /// tokens and for longer rows.
+  /// longrope: rotated/2 factors each. shortFactors apply to sequences of up to
+  /// originalMaxPositions tokens, longFactors to longer ones.
   std::vector<double> shortFactors, longFactors;
   int64_t originalMaxPositions = 0;
 };
 
-/// Returns the rotated/2 inverse frequencies. Each operation is rounded to
-/// float32 in transformers' order. Results may still differ from PyTorch's by 1
-/// ulp, because PyTorch's `pow` is not the C library's. For dynamic and
-/// longrope, they apply to rows of at most originalMaxPositions tokens.
+/// Returns the rotated/2 inverse frequencies, for dynamic and longrope those of
+/// sequences of at most originalMaxPositions tokens. Rounds each operation to
+/// float32 in transformers' order. Results may differ from PyTorch's by 1 ulp,
+/// because PyTorch does not use the C library's `pow`.
 std::vector<float> inverseFrequencies(const RopeConfig &rope);
 
-/// Returns longrope's frequencies for rows of more than originalMaxPositions
-/// tokens. Empty for all other kinds.
+/// Returns longrope's frequencies for sequences of more than
+/// originalMaxPositions tokens. Empty for all other kinds.
 std::vector<float> longFrequencies(const RopeConfig &rope);
 
 /// The head size, and the family's values for missing keys.

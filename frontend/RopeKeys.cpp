@@ -16,8 +16,9 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Returns the object with the RoPE parameters. Refuses a config.json with two
-/// objects that differ, although transformers would use rope_scaling.
+/// Returns the object with the RoPE parameters. Refuses a config.json in which
+/// `rope_scaling` and `rope_parameters` differ, although transformers accepts
+/// it.
 static StatusOr<json> findParameters(const JsonFields &fields) {
   const json *scaling = fields.find("rope_scaling");
   const json *parameters = fields.find("rope_parameters");
@@ -36,8 +37,7 @@ static StatusOr<json> findParameters(const JsonFields &fields) {
 }
 
 namespace {
-/// A kind of RoPE, its names, and the keys that it reads in addition to the
-/// common keys.
+/// A kind of RoPE, its names, and its keys in addition to the common ones.
 struct Kind {
   RopeKind kind;
   const char *name;
@@ -110,9 +110,8 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   return Status::ok();
 }
 
-/// Reads the original context length as transformers does. The key outside of
-/// the RoPE parameters has precedence over the same key inside, and the default
-/// is max_position_embeddings.
+/// Reads the original context length as transformers does: from the key outside
+/// of the RoPE parameters, else inside, else max_position_embeddings.
 static StatusOr<int64_t> originalPositions(const JsonFields &fields,
                                            const JsonFields &parameters) {
   constexpr const char *kKey = "original_max_position_embeddings";
@@ -206,8 +205,8 @@ static Status readLongRope(const JsonFields &fields,
   return Status::ok();
 }
 
-/// Reads dynamic NTK's key. In rows longer than max_position_embeddings, theta
-/// grows with the row's length.
+/// Reads dynamic NTK's key. For sequences longer than max_position_embeddings,
+/// theta grows with the sequence length.
 static Status readDynamic(const JsonFields &fields, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.originalMaxPositions,
                          fields.integer("max_position_embeddings", 1));

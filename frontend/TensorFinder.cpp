@@ -51,8 +51,8 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   return weight;
 }
 
-/// True if the regular expression matches the start of `module`, like Python's
-/// re.match, which compressed-tensors uses. False for an invalid expression.
+/// True if the regular expression matches a prefix of `module`.
+/// compressed-tensors uses Python's re.match. False for an invalid expression.
 static bool startsAs(const std::string &module, const std::string &pattern) {
   try {
     return std::regex_search(module, std::regex(pattern),
@@ -64,7 +64,7 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
 
 /// True if config.json allows `module` to be unquantized. As in transformers,
 /// an entry of its list of unquantized modules matches the start or the end of
-/// a path. Entries may have stars.
+/// a module path. Entries may contain "*".
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
   constexpr std::string_view kPattern = "re:";
   const auto matches = [&](const std::string &entry) {

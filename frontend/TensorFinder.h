@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Finds tensors in the model files by name, checks them, and remembers which
-// ones were found ("taken"), so that unused tensors can be reported.
+// Finds tensors in the model files by name and checks them. Records which ones
+// were found ("taken"), so that unused tensors can be reported.
 
 #ifndef QLORA_FRONTEND_TENSORFINDER_H
 #define QLORA_FRONTEND_TENSORFINDER_H
@@ -25,16 +25,15 @@ public:
   StatusOr<Weight> dense(const std::string &name,
                          const std::vector<int64_t> &shape);
 
-  /// Takes the weight of a linear, but not its bias. The files have the weight
-  /// either dense, in the family's layout, or in a stored format. A quantized
-  /// weight that config.json does not declare, or a dense weight that it
-  /// declares as quantized, is an error.
+  /// Takes the weight of a linear, but not its bias. The weight is dense, in
+  /// the family's layout, or quantized. It is an error if config.json
+  /// contradicts the files about which of the two it is.
   StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
                                 int64_t in);
 
-  /// Takes a weight in the stored format that config.json names; `shape` is the
-  /// decoded shape. With three dimensions, the first is the expert. The result
-  /// always has two: the experts' matrices are stacked.
+  /// Takes a weight in the quantized format that config.json names. `shape` is
+  /// the decoded shape. A shape of three dimensions, experts first, becomes two
+  /// in the result, because the experts' matrices are stacked.
   StatusOr<Weight> stored(const std::string &name,
                           const std::vector<int64_t> &shape);
 
@@ -46,7 +45,7 @@ public:
   void skip(const std::string &name) {
     taken.insert(files.find(name).tensor->name);
   }
-  /// True if the tensor that the files call `stored` was taken.
+  /// True if the tensor with the name `stored` in the files was taken.
   bool isTaken(const std::string &stored) const {
     return taken.contains(stored);
   }

@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// One stored weight. `shape` is the decoded shape, even if the file packs
-/// values in few bits.
+/// One weight in the files. `shape` is the decoded shape, even if the file
+/// packs values into fewer bits.
 struct Weight {
   std::string name;
   std::string file; ///< base name

@@ -13,21 +13,23 @@
 namespace qlora {
 
 /// Creates a model.parameter and the model.weight that reads it. `layer` is the
-/// decoder layer of the op, or -1 for none.
+/// op's decoder layer, or -1 outside of the layers.
 struct WeightBuilder {
   mlir::ImplicitLocOpBuilder &body;
   mlir::OpBuilder &parameters; ///< before the function
 
-  /// Builds a parameter from one tensor, and the op that reads it. Both ops get
-  /// the tensor's name as location; the location of `body` does not change.
+  /// Builds a parameter from one tensor, and the op that reads it. Both ops
+  /// have the tensor's name as location. Does not change the location of
+  /// `body`.
   mlir::Value build(const Weight &weight, int64_t layer) const {
     return build(weight.name, weight.shape, weight, layer);
   }
-  /// Builds a parameter from one or several tensors of the files. `name` and
-  /// `shape` may differ from the tensors', the number of elements may not.
+  /// Builds a parameter from one or more tensors of the files. `name` and
+  /// `shape` may differ from those of the tensors, but not the number of
+  /// elements.
   mlir::Value build(llvm::StringRef name, llvm::ArrayRef<int64_t> shape,
                     llvm::ArrayRef<Weight> parts, int64_t layer) const;
-  /// Builds a parameter that is f32 in the program, whatever the files have.
+  /// Builds a parameter of type f32, whatever the type in the files.
   mlir::Value buildF32(const Weight &weight, int64_t layer) const;
 
 private:

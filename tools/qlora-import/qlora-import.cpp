@@ -54,8 +54,8 @@ static std::string printModule(mlir::ModuleOp module) {
   return text;
 }
 
-/// Writes the text. Returns the stream's error and clears it, because a stream
-/// with an unread error ends the program.
+/// Writes the text. Returns the stream's error and clears it, because
+/// raw_fd_ostream aborts the program for an error that was not cleared.
 static llvm::Error writeText(llvm::raw_fd_ostream &os,
                              const std::string &text) {
   os << text;
@@ -73,7 +73,7 @@ static llvm::Error writeInPlace(const std::string &path,
   return error ? llvm::errorCodeToError(error) : writeText(os, text);
 }
 
-/// Writes a complete file or none.
+/// Writes the complete file, or none after an error.
 static llvm::Error writeWhole(const std::string &path,
                               const std::string &text) {
   return llvm::writeToOutput(path, [&](llvm::raw_ostream &os) {
@@ -119,7 +119,7 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                      formatParameters(count), names, formatBytes(bytes));
 }
 
-/// Returns the keys of config.json that flags override.
+/// Returns the values of flags that override keys of config.json.
 static nlohmann::json givenKeys(const Options &options) {
   nlohmann::json given = nlohmann::json::object();
   for (const OptionRow &row : kImporterOptions)

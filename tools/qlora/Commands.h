@@ -14,30 +14,29 @@
 
 namespace qlora {
 
-/// `qlora help [TOPIC]`: a topic's text, or for an empty topic all commands and
-/// topics.
+/// `qlora help [TOPIC]`: returns a topic's text, or for an empty topic the list
+/// of all commands and topics.
 StatusOr<std::string> helpText(std::string_view topic);
 
-/// Returns the names of qlora's commands.
 std::vector<std::string> commandNames();
 
-/// Returns the topics of `qlora help`.
+/// Returns the names of the topics of `qlora help`.
 std::vector<std::string> topicNames();
 
-/// `qlora completion SHELL`: the script for `shell`, bash or zsh, that
+/// `qlora completion SHELL`: returns the script for `shell`, bash or zsh. It
 /// completes commands, options and the values of choice options.
 StatusOr<std::string> completionScript(std::string_view shell);
 
-/// `qlora compare`: compares runs by their folders, or trains them first.
-/// `words` follow the command's name.
+/// `qlora compare`: compares runs by the files in their output folders. With
+/// --sweep, trains the runs first. `words` follow the command's name.
 StatusOr<std::string> compare(std::span<const std::string> words);
 
-/// `qlora memory`: the memory of a model's configurations, smallest first.
-/// `words` follow the command's name.
+/// `qlora memory`: lists the memory that each configuration of a model needs,
+/// smallest first. `words` follow the command's name.
 StatusOr<std::string> memoryTable(std::span<const std::string> words);
 
-/// `qlora info`: the parts of this machine that training uses, and what is
-/// missing. Searches for libraries as the tools do when they start.
+/// `qlora info`: lists the hardware and libraries that training uses, and what
+/// is missing. Searches for libraries as the tools do when they start.
 std::string machineInformation();
 
 } // namespace qlora

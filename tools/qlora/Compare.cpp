@@ -47,7 +47,7 @@ static const Tool &compareTool() {
 }
 
 namespace {
-/// Options of a sweep. `words`: arguments for each qlora train.
+/// Options of a sweep. `words` are arguments for every `qlora train`.
 struct Sweep {
   std::vector<SweepAxis> axes;
   std::vector<std::string> words;
@@ -55,8 +55,8 @@ struct Sweep {
 };
 } // namespace
 
-/// Parses --sweep, --output and --output-dir. Keeps all other `words` for
-/// qlora train, unparsed.
+/// Parses --sweep, --output and --output-dir. Keeps all other words, unparsed,
+/// for `qlora train`.
 static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   Sweep sweep;
   std::string axis;
@@ -85,7 +85,7 @@ static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   return sweep;
 }
 
-/// Trains each combination, and returns the output folders.
+/// Trains each combination of the sweep. Returns the output folders.
 static StatusOr<std::vector<std::string>> trainAll(const Sweep &sweep) {
   std::vector<std::string> folders;
   for (const SweepPoint &point : sweepPoints(sweep.axes)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The completion script, made from the option tables. It is written for bash;
-// zsh runs it with its own bash emulation.
+// Generates the completion script from the option tables. The script is for
+// bash; zsh runs it in its bash emulation.
 
 #include <fmt/ranges.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Merges the option layers, then assigns flags to tools by option scope.
+// Merges the option layers, then passes each option to the tools in its scope.
 
 #include "tools/qlora/Configuration.h"
 
@@ -49,8 +49,8 @@ std::span<const OptionRow> compilerRows() {
   return rows;
 }
 
-/// Leaves out options that compilerRows() has too, and `--report`, which is the
-/// command `qlora report`.
+/// Omits options that are also in compilerRows(), and `--report`, because
+/// `qlora report` is a command.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
@@ -74,7 +74,7 @@ static std::string flagOf(const OptionRow &row,
   return fmt::format("{}={}", flagSpelling(row.name), text);
 }
 
-/// Returns one flag, or one for each input path.
+/// Returns one flag, or for input paths one flag per path.
 static std::vector<std::string> flagsOf(const OptionRow &row,
                                         const Options &options) {
   if (row.type != OptionType::kPaths)
@@ -86,7 +86,7 @@ static std::vector<std::string> flagsOf(const OptionRow &row,
   return flags;
 }
 
-/// Interprets the words that are not options.
+/// Interprets the arguments that are not options as model, program and data.
 static Status takeInputs(const CommandLine &line, std::string &config,
                          std::string &program,
                          std::vector<OptionSetting> &settings) {
@@ -116,7 +116,7 @@ static Status takeInputs(const CommandLine &line, std::string &config,
   return Status::ok();
 }
 
-/// Adds the flags of run options, according to their scopes.
+/// Passes run options to the compiler or the runner, according to their scopes.
 static void addRunFlags(Configuration &result) {
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   for (const OptionRow &row : optionTable()) {
@@ -124,13 +124,13 @@ static void addRunFlags(Configuration &result) {
     if (!result.options.isGiven(name))
       continue;
     const auto flags = flagsOf(row, result.options);
-    // With a given program, qlora-run gets all flags and checks them against
-    // the program.
+    // If the user gave a program, qlora-run gets all flags and compares them
+    // with the program.
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
       std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
-    // The compiler needs these run options too: it chooses sequence lengths by
-    // the training file, and searches a batch size by the rows of a step.
+    // These run options also go to the compiler. It chooses sequence lengths
+    // from the training file, and the batch size from the rows per step.
     const bool decidesBatch =
         findsBatch && (name == "global_batch_size" ||
                        name == "gradient_accumulation_steps");
@@ -187,7 +187,7 @@ struct Machines {
 };
 } // namespace
 
-/// Reads the ranks: --ranks, else the world size of a launcher, else --gpus.
+/// Reads the ranks from --ranks, else a launcher's world size, else --gpus.
 StatusOr<Machines> Machines::of(const CommandLine &line) {
   Machines machines;
   QLORA_RETURN_IF_ERROR(machines.runner.applySettings(line.settings));
@@ -216,14 +216,14 @@ static bool choosesLayout(const Configuration &result) {
          result.options.text("parallel") == kAutoParallel;
 }
 
-/// Returns the GPU named in `--simulate GPU`, or empty.
+/// Returns the GPU named by `--simulate GPU`, or an empty text.
 static std::string predictedGpu(const Machines &machines) {
   constexpr std::string_view kNull = "null:";
   const std::string device = machines.runner.text("device");
   return device.starts_with(kNull) ? device.substr(kNull.size()) : "";
 }
 
-/// Chooses the target and adds it to the compiler flags (hashed for the cache).
+/// Chooses the target and adds it to the compiler flags, part of the cache key.
 static Status addTarget(const Machines &machines, ProgramUse use,
                         Configuration &result) {
   if (!result.program.empty())
@@ -255,8 +255,8 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 }
 
 /// Passes --gpus-per-node and --network to the compiler if it chooses the
-/// layout, and to the runner for --simulate or a given layout. With --simulate
-/// GPU, the compiler chooses the layout by that GPU's profile by default.
+/// layout. Passes them to the runner for --simulate or a given layout. With
+/// --simulate GPU, the compiler uses that GPU's profile by default.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string gpu = predictedGpu(machines);
@@ -283,7 +283,7 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
                            !result.options.isGiven("memory_limit");
 }
 
-/// Refuses --memory-limit auto, which is all of a GPU, if ranks share the GPU.
+/// Refuses --memory-limit auto, which means a whole GPU, if ranks share a GPU.
 static Status checkSharedLimit(const Machines &machines,
                                const Configuration &result) {
   const int64_t ranksPerGpu = machines.runner.integer("ranks_per_gpu");
@@ -300,9 +300,9 @@ static Status checkSharedLimit(const Machines &machines,
       ranksPerGpu);
 }
 
-/// Checks the rows of a step before compiling, and adds --ranks if the number
-/// of ranks affects the program. Does nothing for a given program, which has
-/// these values compiled in.
+/// Checks the rows per step before compiling, and adds --ranks if the number of
+/// ranks affects the program. Does nothing if the user gave a program, because
+/// the program contains these values.
 static Status addStepRows(const Machines &machines, Configuration &result) {
   if (!result.program.empty())
     return Status::ok();
@@ -334,8 +334,8 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   return Status::ok();
 }
 
-/// Returns the model as the user wrote it, such as a hub name. The value of
-/// model_name_or_path is a path already.
+/// Returns the model as the user wrote it, for example a hub name. In the
+/// options, model_name_or_path is already a path.
 static std::string writtenModel(std::span<const OptionSetting> settings,
                                 std::span<const YamlEntry> entries) {
   const OptionRow *row = findOption(optionTable(), "model_name_or_path");
@@ -349,8 +349,8 @@ static std::string writtenModel(std::span<const OptionSetting> settings,
   return word;
 }
 
-/// Removes TRL's and axolotl's keys for the hub's revision from the entries,
-/// and sets `revision` from them unless a flag has set it.
+/// Removes TRL's and axolotl's keys for the hub's revision from the entries.
+/// Sets `revision` to their value if no flag has set it.
 static void takeRevision(std::vector<YamlEntry> &entries,
                          std::string &revision) {
   std::erase_if(entries, [&](const YamlEntry &entry) {
@@ -383,7 +383,7 @@ static Status findModel(const std::string &word, const std::string &revision,
              : Status::ok();
 }
 
-/// Sets PEFT's default targets for the model's type, which is known only now.
+/// Sets PEFT's default targets, which depend on the model_type in config.json.
 static Status addPeftTargets(Options &options) {
   const std::string config =
       options.text("model_name_or_path") + "/config.json";

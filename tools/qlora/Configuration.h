@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Resolves the options of a run from a command line and a YAML file, and makes
-// the flags of each tool from them.
+// Resolves the options of a run from a command line and a YAML file, and
+// derives the flags for each tool.
 
 #ifndef QLORA_TOOLS_QLORA_CONFIGURATION_H
 #define QLORA_TOOLS_QLORA_CONFIGURATION_H
@@ -18,8 +18,8 @@
 
 namespace qlora {
 
-// Option rows of each tool that `qlora` passes on, without those that it sets
-// itself (inputs, outputs, the configuration). No name is in two tables.
+// Options of each tool that `qlora` passes on. Excludes options that `qlora`
+// sets itself (inputs, outputs, the configuration). No name is in two tables.
 std::span<const OptionRow> importerRows();
 std::span<const OptionRow> compilerRows();
 std::span<const OptionRow> runnerRows();
@@ -40,17 +40,17 @@ struct Configuration {
       nlohmann::ordered_json::object(); ///< values of importerFlags, by option
   std::string target; ///< in compilerFlags: "cpu" or "cuda"; empty: no compile
   std::string deviceProfile, deviceMap; ///< values of these compilerFlags
-  /// Do not use a cached program: a requested file or text comes only from
-  /// compiling, or the program depends on this machine's free memory.
+  /// Do not use a cached program. Set if the user requests a file or text that
+  /// only compiling produces, or if the program depends on free memory.
   bool alwaysCompiles = false;
 };
 
 /// Resolves the options. `config` is --config, or empty. The first word that is
-/// no option is a model, a program or a YAML file, the second is the data. A
-/// model that is a name on the Hugging Face hub becomes the folder of its
-/// snapshot, which may be fetched; `revision` is the hub's, or empty for main.
-/// Chooses the target for this machine (runtime/Kernels/Cuda/TargetChoice.h),
-/// and adds the choice's warning to the notes.
+/// not an option is a model, a program or a YAML file; the second is the data.
+/// A model name on the Hugging Face hub becomes its snapshot's folder, which
+/// may be fetched. `revision` is the hub's revision, or empty for main. Chooses
+/// the target for this machine (runtime/Kernels/Cuda/TargetChoice.h) and adds
+/// any warning about it to the notes.
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &config,
                                   const std::string &revision, ProgramUse use);

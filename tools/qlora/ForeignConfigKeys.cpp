@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Translates the keys in order, most with the table in ForeignRows.h, and adds
-// the defaults of absent keys.
+// Translates the keys in order, most of them with the table in ForeignRows.h.
+// Adds the tool's defaults for absent keys.
 
 #include "tools/qlora/ForeignConfigKeys.h"
 
@@ -23,7 +23,7 @@ const json *Translation::find(std::string_view key) const {
                                                           : &found->value;
 }
 
-/// Returns the option's text on the command line; empty if it is not there.
+/// Returns the option's value on the command line, or an empty text.
 std::string Translation::flagOf(std::string_view option) const {
   std::string text;
   for (const OptionSetting &setting : request.flags)
@@ -33,7 +33,7 @@ std::string Translation::flagOf(std::string_view option) const {
 }
 
 /// Returns the option's value from a flag, else from the entries translated so
-/// far; empty without both.
+/// far, else an empty text.
 std::string Translation::valueOf(std::string_view option) const {
   std::string text = flagOf(option);
   const OptionRow *row = findOption(optionTable(), option);
@@ -81,7 +81,8 @@ Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Treats the key as not set, unless its tool gives null a meaning.
+/// Treats a key with value null as absent, unless null has a meaning in the
+/// tool.
 Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(ForeignTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "
@@ -90,7 +91,7 @@ Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_grad_norm" &&
       (isOf(ForeignTool::kTrl) || isOf(ForeignTool::kLlamaFactory)))
     return add(entry, "max_grad_norm", "0"), Status::ok();
-  // axolotl's resolve_dtype() (utils/config) gives null a meaning.
+  // axolotl's resolve_dtype() (utils/config) detects the type if bf16 is null.
   if (entry.key == "bf16" && isOf(ForeignTool::kAxolotl))
     return translateRow(entry);
   return Status::ok();
@@ -119,7 +120,7 @@ Status Translation::translate(const YamlEntry &entry) {
                                     : (this->*handler->second)(entry);
 }
 
-/// Adds a tool's default, unless the file or a flag sets its option.
+/// Adds the tool's default, unless the file or a flag sets the option.
 Status Translation::addDefault(const ForeignDefault &initial) {
   std::string value(initial.value);
   // axolotl splits long texts into several rows instead of dropping them.
@@ -160,8 +161,8 @@ Status Translation::addDefaults() {
   return Status::ok();
 }
 
-/// Refuses options of adapters if the tool would train all weights, as axolotl
-/// and TRL do unless the file asks for an adapter.
+/// Refuses adapter options if the tool would train all weights. axolotl and TRL
+/// do so unless the file asks for an adapter.
 Status Translation::checkAdapter() const {
   static constexpr std::string_view kOfAdapters[] = {
       "lora_r", "lora_alpha", "lora_target_modules", "load_in_4bit",
@@ -191,8 +192,8 @@ Status Translation::checkAdapter() const {
   return Status::ok();
 }
 
-/// Sets dropout to 0 for preference training, as the trainers of all three
-/// tools do (TRL's disable_dropout).
+/// Sets dropout to 0 for preference training, as the trainers of axolotl,
+/// LLaMA-Factory and TRL do (TRL's disable_dropout).
 void Translation::turnOffDropout() {
   const json *isOff = find("disable_dropout");
   if (objective() == "none" || (isOff && foreignNameOf(*isOff) == "false") ||
@@ -227,7 +228,7 @@ StatusOr<ForeignFile> Translation::run() {
     if (Status status = translate(entry); !status.isOk())
       return status.withContext(
           fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
-  // Report a refused key before keys that belong to different tools.
+  // Report a refused key first, then keys that belong to different tools.
   QLORA_RETURN_IF_ERROR(found.status());
   QLORA_ASSIGN_OR_RETURN(const auto parallel,
                          translateParallel(entries, path, request.ranks));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Translates configuration files of axolotl, LLaMA-Factory and TRL. A key that
-// is one of our options, or an alias of one, is kept. Another key is translated
-// to an option, ignored with a note, or refused if it would change the result
-// in an unsupported way. A key without a value is not set. An absent key gets
-// the default of the file's tool if that changes the training (ForeignTools.h).
+// Translates configuration files of axolotl, LLaMA-Factory and TRL. Keeps keys
+// that are options of qlora or their aliases. Translates other keys to options,
+// ignores them with a note, or refuses them if they would change the result in
+// an unsupported way. A key with value null counts as absent. An absent key
+// gets the tool's default if that changes the training (ForeignTools.h).
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
 #define QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
@@ -30,10 +30,10 @@ struct ForeignRequest {
 
 struct ForeignFile {
   std::vector<YamlEntry> entries; ///< with our option names
-  /// A line for each ignored key that has an effect in the file's tool, and a
+  /// One line per ignored key that has an effect in the file's tool, and one
   /// line that names the tool.
   std::vector<std::string> notes;
-  /// The file leaves --lora-target-modules to PEFT (by model type).
+  /// The file leaves lora_target_modules to PEFT, which chooses by model type.
   bool hasPeftTargets = false;
 };
 

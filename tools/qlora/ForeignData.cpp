@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads the keys of a data set; refuses those without an equivalent in qlora.
+// Reads the keys of a data set. Refuses keys that qlora has no equivalent for.
 
 #include "tools/qlora/ForeignData.h"
 
@@ -18,8 +18,8 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Adds a path. Refuses ORG/NAME, a data set of the hub: a file has an
-/// extension, and a folder begins with / or . or ends with /.
+/// Adds a path. Refuses ORG/NAME, a data set on the hub. A file path has an
+/// extension; a folder path starts with "/" or ".", or ends with "/".
 static Status addFile(const json &file, json &paths) {
   if (!file.is_string() || file.get_ref<const std::string &>().empty())
     return Status::invalid("expects a path as a string");
@@ -91,7 +91,7 @@ static Status checkSetKey(const std::string &key, const json &value) {
     return Status::invalid("'{}' of a data set is not supported; remove it, "
                            "and name columns with dataset_columns",
                            key);
-  // The keys of an object may be in any order.
+  // The keys of an object may be in any order; nlohmann::json sorts them.
   const std::string word = value.is_object() ? dumpJson(nlohmann::json(value))
                                              : foreignNameOf(value);
   if (std::string_view(row->values) == "*" ||
@@ -102,8 +102,8 @@ static Status checkSetKey(const std::string &key, const json &value) {
       row->values);
 }
 
-/// Maps the column of messages to `conversations` if its name is not `messages`
-/// or its messages have ShareGPT's keys ("from").
+/// Maps the column with messages to `conversations` if its messages have
+/// ShareGPT's keys ("from") or the column is not called `messages`.
 static void addMessages(const json &set, ForeignData &data) {
   const std::string field = foreignNameOf(set.value("field_messages", json()));
   const json names = set.value("message_property_mappings", json());
@@ -115,7 +115,7 @@ static void addMessages(const json &set, ForeignData &data) {
     data.columns["conversations"] = key;
 }
 
-/// Translates `type`, a name in axolotl's prompt_strategies.
+/// Translates `type`, which names one of axolotl's prompt_strategies.
 static Status addType(const json &set, const std::string &rl,
                       ForeignData &data) {
   const json value = set.value("type", json());
@@ -183,8 +183,8 @@ StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &rl) {
   return all;
 }
 
-/// Maps LLaMA-Factory's columns to qlora's, for rows of instructions and for
-/// conversations. Optional columns are read only if they are named.
+/// Maps LLaMA-Factory's columns to qlora's, for instruction rows and for
+/// conversations. Optional columns are read only if `columns` names them.
 static Status addColumns(const json &columns, bool isAlpaca,
                          ForeignData &data) {
   static const std::map<std::string, std::string> kAlpaca = {
@@ -227,7 +227,7 @@ static Status addColumns(const json &columns, bool isAlpaca,
   return Status::ok();
 }
 
-/// Refuses names of roles and contents that qlora does not read in messages.
+/// Refuses keys and roles of messages that qlora does not read.
 static Status checkTags(const json &tags) {
   static const std::map<std::string, const char *> kTags = {
       {"role_tag", "from role"},
@@ -249,7 +249,7 @@ static Status checkTags(const json &tags) {
   return Status::ok();
 }
 
-/// Adds one entry of dataset_info.json, without its file.
+/// Adds one entry of dataset_info.json, except its file name.
 static Status addEntry(const json &set, const std::string &rl,
                        ForeignData &data) {
   static constexpr const char *kHubs[] = {"hf_hub_url", "ms_hub_url",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Data sets of axolotl and LLaMA-Factory configurations: their files, row
-// formats and column names. Other keys of a data set must match qlora's
-// behaviour; else they are refused by name.
+// formats and column names. Other keys must match qlora's behaviour, or they
+// are refused by name.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNDATA_H
 #define QLORA_TOOLS_QLORA_FOREIGNDATA_H
@@ -18,7 +18,8 @@
 namespace qlora {
 
 struct ForeignData {
-  /// Paths as written, relative to the YAML file, as in train_file.
+  /// Column of each field, as in dataset_columns. "": the field is not read.
+  /// The field's own name: the column has this name.
   nlohmann::ordered_json paths = nlohmann::ordered_json::array();
   std::set<std::string> formats; ///< values of row_format; empty: any
   /// Column of each field, as in dataset_columns; "" if the field is not read,
@@ -26,8 +27,7 @@ struct ForeignData {
   std::map<std::string, std::string> columns;
   bool hasPieces = false; ///< long rows of text are split into several rows
 
-  /// Adds another data set. Returns an error if the two have different columns
-  /// for the same field.
+  /// Adds another data set. Fails if both map a field to different columns.
   Status add(const ForeignData &other);
 };
 
@@ -37,8 +37,8 @@ struct ForeignData {
 StatusOr<ForeignData> dataOfDatasets(const nlohmann::ordered_json &list,
                                      const std::string &rl);
 
-/// Translates LLaMA-Factory's names of data sets, "name, other", as described
-/// in `folder`/dataset_info.json. `base`: the YAML file's folder.
+/// Translates LLaMA-Factory's names of data sets, "name, other", which
+/// `folder`/dataset_info.json describes. `base` is the YAML file's folder.
 StatusOr<ForeignData> dataOfNames(const std::string &names,
                                   const std::string &base,
                                   const std::string &folder,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads sections of DeepSpeed and FSDP (transformers, accelerate, axolotl).
+// Reads DeepSpeed and FSDP sections of transformers, accelerate and axolotl.
 
 #include "tools/qlora/ForeignParallel.h"
 
@@ -36,7 +36,7 @@ static constexpr const char *kZeroSame =
     "max_reuse_distance gather_16bit_weights_on_model_save "
     "ignore_unused_parameters load_from_fp32_weights memory_efficient_linear "
     "use_multi_rank_bucket_allreduce elastic_checkpoint";
-/// Keys of DeepSpeed that repeat arguments of transformers, and our option.
+/// Keys of DeepSpeed that repeat transformers' arguments, with qlora's option.
 static constexpr std::pair<const char *, const char *> kDeepSpeedNumbers[] = {
     {"train_micro_batch_size_per_gpu", "per_device_train_batch_size"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
@@ -63,7 +63,7 @@ static Status notSupported(std::string_view key, const json &value,
 }
 
 namespace {
-/// Collects the options that the sections of a file translate to.
+/// Translates the sections of a file and collects the resulting options.
 class Sections {
 public:
   Sections(const std::string &path, RankCounts ranks)
@@ -163,7 +163,7 @@ Status Sections::addZero(const json &zero) {
   return Status::ok();
 }
 
-/// Adds a DeepSpeed configuration. DeepSpeed clips only with gradient_clipping.
+/// Adds a DeepSpeed configuration. gradient_clipping is off by default.
 Status Sections::addDeepSpeedConfig(const json &config) {
   if (!config.is_object() || !config.contains("zero_optimization"))
     return Status::invalid("expects a configuration with 'zero_optimization', "
@@ -227,7 +227,7 @@ Status Sections::addDeepSpeed(const json &value) {
   return addDeepSpeedConfig(config).withContext(name);
 }
 
-/// Reads a name of torch.distributed.fsdp.ShardingStrategy, or its number.
+/// Reads the name or number of a torch.distributed.fsdp.ShardingStrategy.
 Status Sections::addStrategy(std::string word) {
   static constexpr const char *kNumbered[] = {
       "full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
@@ -269,7 +269,7 @@ Status Sections::addFsdpWords(const json &value) {
   return Status::ok();
 }
 
-/// Accepts versions 1 and 2; qlora shards the same tensors for both.
+/// Accepts FSDP versions 1 and 2. qlora shards the same tensors for both.
 static Status checkVersion(const std::string &word) {
   if (word == "1" || word == "2")
     return Status::ok();
@@ -284,7 +284,7 @@ Status Sections::addFsdpKey(const std::string &key, const json &value) {
     return Status::ok();
   if (key == "sharding_strategy")
     return addStrategy(word);
-  // FSDP2 has this key, true or false; accelerate also accepts a strategy.
+  // In FSDP2, this key is true or false. accelerate also accepts a strategy.
   if (key == "reshard_after_forward")
     return addStrategy(word == "true"    ? "full_shard"
                        : word == "false" ? "shard_grad_op"
@@ -339,7 +339,7 @@ Status Sections::add(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Returns all options. FSDP without a strategy shards everything.
+/// Returns all options. FSDP without a strategy means full sharding.
 std::vector<YamlEntry> Sections::options() {
   std::vector<YamlEntry> all = entries;
   if (axis.empty() && section.line != 0) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Translates the sections `deepspeed`, `fsdp` and `fsdp_config` of other tools'
-// files: ZeRO stages and FSDP sharding strategies to --parallel, offloading to
-// --offload. Keys that do not change results are ignored; unsupported keys are
+// files. ZeRO stages and FSDP strategies become --parallel; offloading becomes
+// --offload. Keys that do not change results are ignored. Unsupported keys are
 // refused by name.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNPARALLEL_H
@@ -22,10 +22,10 @@ struct RankCounts {
   int64_t all = 1, ofMachine = 1;
 };
 
-/// Returns the options that the sections translate to; empty if there are no
-/// sections or only empty ones. `path` is the file's: a section may name a JSON
-/// file, relative to it or to the working directory. Errors begin with
-/// "FILE:LINE: 'KEY'".
+/// Translates the sections to options. Returns none if the sections are missing
+/// or empty. `path` is the YAML file. A section may name a JSON file, relative
+/// to the YAML file or to the working directory. Errors begin with "FILE:LINE:
+/// 'KEY'".
 StatusOr<std::vector<YamlEntry>>
 translateParallel(std::span<const YamlEntry> entries, const std::string &path,
                   RankCounts ranks);

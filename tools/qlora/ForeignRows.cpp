@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Table of other tools' keys, with qlora's option and the accepted values.
+// Table of other tools' keys, each with qlora's option and the accepted values.
 
 #include "tools/qlora/ForeignRows.h"
 
@@ -17,7 +17,7 @@ static constexpr const char *kOff = "false none no 0 0.0 [] {}";
 static constexpr const char *kAny = "*";
 
 static const ForeignRow kForeignRows[] = {
-    // Translated to an option.
+    // Keys that are translated to an option.
     {"adapter", "finetuning_type", "lora=lora qlora=lora none=full",
      "adapters are LoRA: write lora or qlora, or nothing for full "
      "fine-tuning"},
@@ -62,8 +62,8 @@ static const ForeignRow kForeignRows[] = {
     {"eval_on_start", "", "*",
      "is not needed: the first evaluation runs before training"},
 
-    // Ignored: speed and memory, which qlora's compiler decides, and keys that
-    // are not properties of the training.
+    // Ignored keys: choices that qlora's compiler makes for speed and memory,
+    // and keys that do not affect the training.
     {"flash_attention flash_attn xformers_attention sdp_attention "
      "attn_implementation use_unsloth enable_liger_kernel liger_rope "
      "liger_rms_norm liger_glu_activation liger_fused_linear_cross_entropy "
@@ -115,7 +115,7 @@ static const ForeignRow kForeignRows[] = {
      "interleaves data sets, which is not supported: write concat, and weights "
      "after the paths of train_file"},
 
-    // Keys that would change the result; accepted only with a value for "off".
+    // Keys that would change the result. Accepted only if they are off.
     {"do_eval", "", kAny,
      "is ignored: validation_file and eval_strategy decide"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},

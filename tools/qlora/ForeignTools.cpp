@@ -107,7 +107,7 @@ const char *nameOf(ForeignTool tool) {
   return "";
 }
 
-/// Returns the only tool that has the key, unless qlora has an option for it.
+/// Returns the only tool with the key. No value if qlora has such an option.
 static std::optional<ForeignTool> ownerOf(std::string_view key) {
   if (findOption(optionTable(), key))
     return std::nullopt;

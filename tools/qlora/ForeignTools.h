@@ -26,29 +26,29 @@ enum class ForeignTool { kAxolotl, kLlamaFactory, kTrl };
 
 const char *nameOf(ForeignTool tool);
 
-/// Tool that a file is written for, and the key that shows it.
+/// Tool that a file is written for, and a key that only this tool has.
 struct FileTool {
   ForeignTool tool;
   std::string key;
   int line = 0;
 };
 
-/// Returns the only tool that has some key of the file. No value if each key is
-/// qlora's too or belongs to several tools: then the file is qlora's. An
-/// error if keys belong to different tools.
+/// Returns the tool that a file is written for: the only tool with some key of
+/// the file. No value if qlora or several tools have each of the keys. Fails if
+/// keys belong to different tools.
 StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
                                          const std::string &path);
 
-/// Key of a tool, and its default there.
+/// A tool's key and the tool's default for it.
 struct ForeignDefault {
   std::string_view key, value;
 };
 
-/// Returns the tool's defaults that change a training and differ from the
-/// default of qlora's option. `rl`: the objective, a value of --rl.
+/// Returns the tool's defaults that affect training and differ from the
+/// defaults of qlora's options. `rl` is the objective, a value of --rl.
 std::vector<ForeignDefault> defaultsOf(ForeignTool tool, std::string_view rl);
 
-/// Returns PEFT's targets for a model_type, or an error if it has none.
+/// Returns PEFT's default targets for a model_type. Fails if PEFT has none.
 StatusOr<nlohmann::ordered_json> peftTargets(const std::string &modelType);
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Translation of one configuration file of another tool. Implemented in
-// ForeignConfigKeys.cpp (order of the keys, table, defaults) and
-// ForeignValues.cpp (keys whose values need code).
+// Translates one configuration file of another tool. ForeignConfigKeys.cpp has
+// the order of the keys, table and defaults; ForeignValues.cpp has keys whose
+// values need code.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
 #define QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H

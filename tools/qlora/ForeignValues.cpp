@@ -15,7 +15,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Handlers of keys whose values a table cannot describe.
+/// Functions for the keys whose values need more than the table.
 const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
     {{"dataset_dir", &Translation::checkFolder},
      {"disable_dropout", &Translation::skip}, // turnOffDropout()
@@ -39,7 +39,7 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"train_on_inputs", &Translation::translateLossOfInputs},
      {"train_on_prompt", &Translation::translateLossOfInputs}};
 
-/// Splits LLaMA-Factory's "q_proj,v_proj"; other texts are regular expressions.
+/// Splits lists such as "q_proj,v_proj". Other texts are regular expressions.
 Status Translation::translateNames(const YamlEntry &entry) {
   std::string names = foreignNameOf(entry.value);
   if (names.find(',') == names.npos)
@@ -70,18 +70,18 @@ Status Translation::translateData(const YamlEntry &entry) {
   return data.add(found);
 }
 
-/// Checks the type only: translateData() reads the value.
+/// Checks only the type. translateData() reads the folder.
 Status Translation::checkFolder(const YamlEntry &entry) {
   if (entry.value.is_string())
     return Status::ok();
   return refused("is not the path of a folder with dataset_info.json");
 }
 
-/// Adds row_format and dataset_columns, which apply to training and validation
-/// data together.
+/// Adds row_format and dataset_columns, which apply to both training and
+/// validation data.
 void Translation::addData() {
-  // Without formats from dataset_info.json, the file names qlora's train_file.
-  // Instruction rows become turns even then, as in LLaMA-Factory.
+  // No formats means that the file has no dataset_info.json but qlora's
+  // train_file. Even then, instruction rows become turns, as in LLaMA-Factory.
   if (isOf(ForeignTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
@@ -94,7 +94,7 @@ void Translation::addData() {
     add(dataEntry, "dataset_columns", columns);
 }
 
-/// Translates the templates of LLaMA-Factory that qlora has.
+/// Translates the names of LLaMA-Factory's templates that qlora includes.
 Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   static const std::map<std::string_view, const char *> kTemplates = {
       {"chatml", "llamafactory-chatml"}, {"gemma", "llamafactory-gemma"},
@@ -108,7 +108,7 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
                            "write chat_template: FILE with an equal Jinja "
                            "template, or remove it to use the model's template",
                            foreignNameOf(entry.value));
-  // LLaMA-Factory's preference trainers remove thoughts from earlier turns.
+  // LLaMA-Factory's preference trainers remove reasoning from earlier turns.
   if (found->first == "qwen3" && objective() != "none")
     return refused(
         "qwen3 writes earlier turns of preferences without thoughts, which is "
@@ -116,8 +116,8 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   return add(entry, "chat_template", found->second), Status::ok();
 }
 
-/// Refuses LLaMA-Factory's packing without neat_packing, in which rows attend
-/// to each other.
+/// Refuses LLaMA-Factory's packing without neat_packing, because packed rows
+/// would attend to each other.
 Status Translation::translatePacking(const YamlEntry &entry) {
   const json *neat = find("neat_packing");
   if (isOf(ForeignTool::kLlamaFactory) &&
@@ -128,7 +128,7 @@ Status Translation::translatePacking(const YamlEntry &entry) {
   return translateRow(entry);
 }
 
-/// Ignores pad_token, which qlora does not use; refuses other special tokens.
+/// Ignores pad_token, which qlora does not use. Refuses other special tokens.
 Status Translation::translateSpecialTokens(const YamlEntry &entry) {
   for (const auto &[token, text] : entry.value.items())
     if (token != "pad_token" && !text.is_null())
@@ -153,8 +153,8 @@ Status Translation::translateReports(const YamlEntry &entry) {
   return add(entry, "report_to", std::move(names)), Status::ok();
 }
 
-/// Limits ddp_timeout to the option's maximum: some files have years for "no
-/// limit".
+/// Limits ddp_timeout to the option's maximum, because some files contain years
+/// to mean "no limit".
 Status Translation::translateTimeout(const YamlEntry &entry) {
   const OptionRow *row = findOption(optionTable(), "ddp_timeout");
   const std::string word = foreignNameOf(entry.value);
@@ -186,8 +186,8 @@ Status Translation::translateAllLinear(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Ignores the batch size for evaluation: qlora uses the training batch size.
-/// Refuses a different size if the result of a row depends on its micro-batch.
+/// Ignores the evaluation batch size: qlora uses the training batch size.
+/// Refuses a different size if a row's result depends on its micro-batch.
 Status Translation::translateEvalBatch(const YamlEntry &entry) {
   std::string batch = flagOf("per_device_train_batch_size");
   for (const YamlEntry &other : entries) {
@@ -217,7 +217,7 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Translates axolotl's batch_size, the rows of a step, to accumulation steps.
+/// Translates axolotl's batch_size, the rows per step, to accumulation steps.
 Status Translation::translateBatch(const YamlEntry &entry) {
   if (!isOf(ForeignTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -235,8 +235,8 @@ Status Translation::translateBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Translates axolotl's warm-up. axolotl rounds fractions down, warms up for 2
-/// steps if 1 is given, and by default for 3 % of the steps, at most 100.
+/// Translates axolotl's warm-up. axolotl rounds fractions down. A value of 1
+/// means 2 steps. The default is 3 % of the steps, at most 100.
 Status Translation::translateWarmup(const YamlEntry &entry) {
   if (!isOf(ForeignTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -252,7 +252,7 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Sets completion_only_loss and assistant_only_loss to the inverted value.
+/// Sets completion_only_loss and assistant_only_loss to "not train_on_inputs".
 Status Translation::translateLossOfInputs(const YamlEntry &entry) {
   const std::string word = foreignNameOf(entry.value);
   if (word != "true" && word != "false")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Hub names, the layout of the cache, and the check for missing files.
+// Parses hub names, finds snapshots in the cache, and detects missing files.
 
 #include "tools/qlora/HubCache.h"
 
@@ -25,8 +25,8 @@ static bool isWordLetter(unsigned char c) {
   return std::isalnum(c) || c == '_';
 }
 
-/// Returns whether the text is letters, digits and '_', and inside also '-' and
-/// '.', but not "..", which would lead out of the cache.
+/// True for letters, digits, '_', and, except at the ends, '-' and '.'. False
+/// for "..", which could lead out of the cache.
 static bool isPlain(const std::string &text) {
   return !text.empty() && isWordLetter(text.front()) &&
          isWordLetter(text.back()) && text.find("..") == text.npos &&
@@ -63,7 +63,7 @@ std::optional<HubName> parseHubName(const std::string &word,
   return name;
 }
 
-/// Returns Hugging Face's cache folder; empty if no variable names it.
+/// Returns Hugging Face's cache folder. Empty if no variable names one.
 static fs::path hubCache() {
   const auto variable = [](const char *name) -> fs::path {
     const char *text = std::getenv(name);
@@ -88,7 +88,7 @@ static bool isCommit(const std::string &text) {
          });
 }
 
-/// Returns a snapshot's path, existing or not; empty if its commit is unknown.
+/// Returns a snapshot's path, which may not exist. Empty for an unknown commit.
 static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   std::string folder = "models--" + name.id;
   if (const size_t slash = folder.find('/'); slash != folder.npos)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora memory`: which configurations of a model fit into which memory.
-// qloracc plans each combination of base format, length, batch and LoRA rank
-// (no formula), with and without recomputation.
+// `qlora memory`: shows which configurations of a model fit into which memory.
+// Lets qloracc plan each combination of base format, length, batch size and
+// LoRA rank, with and without recomputation. There is no estimate by formula.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -99,8 +99,8 @@ private:
 };
 } // namespace
 
-/// Returns the bytes that qloracc plans. Stops qloracc at the generated kernel
-/// source: the plan is complete then, and no kernel compiler runs.
+/// Returns the number of bytes that qloracc plans. qloracc stops after the
+/// kernel source, when the plan is complete, so that no kernel compiler runs.
 static StatusOr<int64_t> planBytes(const PlanFolder &files,
                                    const std::string &target,
                                    const Combination &c, bool recomputes) {

@@ -28,7 +28,7 @@ Status addModel(ContentHash &hash, const std::string &folder,
                          readHfConfig(folder, dropout));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   hash.add(dumpJson(describeArithmetic(config)));
-  // describeArithmetic() leaves out settings that only training uses.
+  // describeArithmetic() omits settings that affect only training.
   hash.add(fmt::format("{} {} {} {}", config.dropout.embedding,
                        config.dropout.residual, config.dropout.attention,
                        config.paddingToken));
@@ -48,7 +48,7 @@ void addInstructions(ContentHash &hash) {
       return hash.add(line);
 }
 
-/// Hashes the files of the two tools; empty if one is missing.
+/// Hashes the files of qlora-import and qloracc. Empty if one is missing.
 static std::string compilerHash() {
   ContentHash hash;
   for (const char *tool : {"qlora-import", "qloracc"}) {

@@ -47,7 +47,7 @@ const Tool &showDataTool() {
   return tool;
 }
 
-/// Returns the flags of qlora-data that choose the rows and their form.
+/// Returns the flags of qlora-data that select rows and the output format.
 static std::vector<std::string> showFlags(const Options &own) {
   std::vector<std::string> flags = {
       "--show", fmt::format("--num-rows={}", own.integer("num_rows"))};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // `qlora show-data`: prints training rows with the tokens in the loss marked.
-// qlora-data converts them with the flags that training passes to it.
+// qlora-data converts the rows with the same flags as for training.
 
 #ifndef QLORA_TOOLS_QLORA_SHOWDATA_H
 #define QLORA_TOOLS_QLORA_SHOWDATA_H
@@ -14,11 +14,11 @@
 
 namespace qlora {
 
-/// Its own options and those of `qlora train`.
+/// Options of `qlora show-data`, including those of `qlora train`.
 const Tool &showDataTool();
 
 /// Runs `qlora show-data`. `words` follow the command's name. Returns only
-/// after an error or an answer (--help).
+/// after an error or --help.
 Status showData(std::span<const std::string> words);
 
 } // namespace qlora

@@ -61,7 +61,7 @@ std::string shellText(const ToolCommand &command) {
   return text;
 }
 
-/// Returns pointers to the words and a final null, as exec takes them.
+/// Returns pointers to the words and a final null: the argv of a new process.
 static std::vector<char *> pointersTo(std::vector<std::string> &words) {
   std::vector<char *> pointers;
   for (std::string &word : words)

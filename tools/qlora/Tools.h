@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Commands that start the other tools: finding a tool, printing a command so
-// that it can be pasted, and running it.
+// Finds the other tools, prints their commands for copying into a shell, and
+// runs them.
 
 #ifndef QLORA_TOOLS_QLORA_TOOLS_H
 #define QLORA_TOOLS_QLORA_TOOLS_H
@@ -23,12 +23,12 @@ struct ToolCommand {
   std::vector<std::string> arguments;
 };
 
-/// Returns the path of a tool: next to this program, else in PATH. kNotFound,
-/// with a fix, if there is none.
+/// Returns the path of a tool next to this program, else in PATH. If there is
+/// none, returns kNotFound with a fix.
 StatusOr<std::string> findTool(std::string_view tool);
 
-/// Returns shell syntax: words with special characters in single quotes, and
-/// the tool's path if PATH does not lead to it.
+/// Returns shell syntax. Quotes words with special characters, and uses the
+/// tool's path if the tool is not in PATH.
 std::string shellText(const ToolCommand &command);
 
 enum class ToolVerbosity {
@@ -37,8 +37,8 @@ enum class ToolVerbosity {
   kTerminal, ///< the tool writes to our terminal (progress bars)
 };
 
-/// Runs a tool to its end. Its output goes to standard error: standard output
-/// is for qlora-run. Returns an error if the tool fails; it prints the reason.
+/// Runs a tool and waits for it. Sends its output to standard error, because
+/// standard output is for qlora-run. Fails if the tool fails and printed why.
 Status runTool(const ToolCommand &command,
                ToolVerbosity noise = ToolVerbosity::kAll);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs the three tools.
+// Runs qlora-import, qloracc and qlora-run.
 
 #include "tools/qlora/Train.h"
 
@@ -76,7 +76,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  // Hash a file's content. Names of GPUs and keywords are in the hashed flags.
+  // Hash files by content. Other values are GPU names or keywords in the flags.
   for (const std::string &path :
        {configuration.deviceProfile, configuration.deviceMap})
     if (const auto text = readWholeFile(path); text.isOk())
@@ -85,7 +85,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
 }
 
 namespace {
-/// Commands that make the program, and its path.
+/// Commands that make a program, and the program's path.
 struct ProgramCommands {
   std::vector<ToolCommand> commands; ///< empty: the program exists
   std::string program;
@@ -124,7 +124,7 @@ static void note(const std::string &text) {
     fmt::print(stderr, "qlora: {}\n", text);
 }
 
-/// Makes the program unless it exists.
+/// Makes the program, or prints that it is cached.
 static Status make(const ProgramCommands &made) {
   if (made.commands.empty()) {
     if (made.cache)
@@ -140,9 +140,9 @@ static Status make(const ProgramCommands &made) {
   return Status::ok();
 }
 
-/// Returns the settings of each program that --sweep needs: the values of
-/// compiled-in axes, and --dequantize tiled by default, because runs can share
-/// weights that are decoded panel by panel.
+/// Returns one list of settings per program that --sweep needs. A list has the
+/// values of compiled-in axes. The default is --dequantize tiled, because runs
+/// can share weights that are decoded panel by panel.
 static StatusOr<std::vector<std::vector<OptionSetting>>>
 programSettings(const CommandLine &line) {
   Options runner{runnerRows()}, compiler{compilerRows()};
@@ -167,7 +167,7 @@ programSettings(const CommandLine &line) {
 }
 
 namespace {
-/// Programs of a command line (several for a sweep), and the command to run.
+/// Programs of a command line (several for a sweep), and qlora-run's command.
 struct TrainCommands {
   std::vector<ProgramCommands> programs;
   ToolCommand run{"qlora-run", {}};
@@ -203,7 +203,7 @@ static Status checkGpus(int ranks, int ranksPerGpu) {
   return checkGpu(last / ranksPerGpu, static_cast<int>(gpus.size()));
 }
 
-/// Refuses a run before compiling for it, if qlora-run would refuse it.
+/// Refuses a run that qlora-run would refuse, before compiling for it.
 static Status checkBeforeCompiling(const Configuration &configuration,
                                    const CommandLine &line, bool isDryRun) {
   Options runner{runnerRows()};
@@ -255,7 +255,7 @@ trainCommands(const CommandLine &line, const Options &own, ProgramUse use) {
   return all;
 }
 
-/// Prints the commands for --dry-run.
+/// Implements --dry-run: prints the commands.
 static Status show(const TrainCommands &all) {
   for (const ProgramCommands &made : all.programs) {
     if (made.cache)

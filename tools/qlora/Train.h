@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora train`: makes an adapter from a model folder and data with three
-// tools: qlora-import and qloracc, only if the program is not in the cache, and
-// qlora-run, which replaces this process.
+// `qlora train`: makes an adapter from a model folder and data. Runs
+// qlora-import and qloracc if the program is not in the cache. Then qlora-run
+// replaces this process.
 
 #ifndef QLORA_TOOLS_QLORA_TRAIN_H
 #define QLORA_TOOLS_QLORA_TRAIN_H
@@ -16,11 +16,11 @@
 
 namespace qlora {
 
-/// Options of `qlora train`: those of a run and of all three tools.
+/// Options of `qlora train`: run options and options of the three tools.
 const Tool &trainTool();
 
 /// Runs `qlora train` or `qlora plan`. `words` follow the command's name.
-/// Returns only after an error, an answer (--help) or the output of --dry-run.
+/// Returns only after an error, --help or --dry-run.
 Status train(std::span<const std::string> words, ProgramUse use);
 
 } // namespace qlora

@@ -17,7 +17,7 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _BUILD = os.path.join(_HERE, "..", "..", "..", "build", "bin")
-# Exit codes of Ctrl-C and SIGTERM, which end a run after a checkpoint.
+# Exit codes after Ctrl-C or SIGTERM, both of which end a run with a checkpoint.
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -97,7 +97,8 @@ class Training:
         try:
             row = self._rows.get()
         except KeyboardInterrupt:
-            # A terminal sends Ctrl-C to the program too, which counts it once.
+            # A terminal also sends SIGINT to the program, which counts both
+            # once.
             self.stop(signal.SIGINT)
             raise
         if row is None:
@@ -195,7 +196,7 @@ def _become(name: str) -> None:
     os.execv(path, [path, *sys.argv[1:]])
 
 
-# Commands of the wheel.
+# Entry points of the wheel's commands.
 def qlora() -> None:
     _become("qlora")
 

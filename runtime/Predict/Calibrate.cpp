@@ -38,11 +38,11 @@ public:
   static StatusOr<Measured> prepare(const char *row, Dtypes dtypes,
                                     const Constants &constants);
   const KernelRequest &request() const { return asked; }
-  /// Returns the median of the runs that fit into the time limit. As in a step,
-  /// each run has different weights, so no cache holds them, and each thread
-  /// has just written its range of the other operands.
+  /// Returns the median time of the runs that fit into the time limit. As in a
+  /// step, each run uses other weights, so they are in no cache, and
+  /// activations that the same threads have just written.
   StatusOr<double> coldSeconds() { return seconds(kColdBytes); }
-  /// Returns the median of runs on one set of operands.
+  /// Returns the median time of runs that all use the same operands.
   StatusOr<double> hotSeconds() { return seconds(0); }
 
 private:
@@ -136,7 +136,7 @@ StatusOr<double> Measured::seconds(uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(
       HostMemory memory,
       HostMemory::anonymous(aligned(sizes.back()) + each * sets.size()));
-  // Zeros allocate the pages, and contain no denormals, which are slow.
+  // Write zeros to allocate the pages and to avoid slow denormals.
   std::ranges::fill(memory.bytes(), uint8_t{0});
   uint8_t *next = memory.bytes().data() + aligned(sizes.back());
   for (std::vector<void *> &pointers : sets) {
@@ -176,7 +176,7 @@ struct GemmRates {
   double gflops, packGbps;
 };
 
-/// Solves for both rates from GEMMs of many and of few rows with one weight.
+/// Derives both rates from two GEMMs with one weight, of many and of few rows.
 static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   constexpr int64_t kFewRows = 32;
   constexpr double kFlopsOfRow = 2.0 * kColumns * kDepth;
@@ -188,7 +188,7 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};
 }
 
-/// Times decoding into a panel that is in cache, as after the last GEMM.
+/// Times decoding into a panel that is in cache, as after a GEMM has read it.
 static StatusOr<double> measureDecode() {
   constexpr int64_t kPanelRows = 128, kPanelDepth = 2048;
   QLORA_ASSIGN_OR_RETURN(Measured decode,
@@ -202,8 +202,8 @@ static StatusOr<double> measureDecode() {
   return 4e-9 * kPanelRows * kPanelDepth / seconds;
 }
 
-/// Returns the seconds of GEMMs with panels, less the modelled time of other
-/// work. `isForward` false: the backward, which adds to a gradient.
+/// Returns the time of a GEMM with NF4 panels, less the modelled time of its
+/// other work: in the forward, or in the backward, which adds to a gradient.
 static StatusOr<double> panelSeconds(qlora_dtype dtype, bool isForward,
                                      const DeviceProfile &device) {
   QLORA_ASSIGN_OR_RETURN(

@@ -19,8 +19,8 @@
 
 namespace qlora {
 
-/// Time limit for slow ranks: more threads than CPUs, or a shared machine. A
-/// lost rank is noticed at once.
+/// Time limit, long enough if there are more threads than CPUs or other
+/// programs run. A lost rank is noticed at once.
 static constexpr std::chrono::minutes kTimeout(10);
 
 namespace {
@@ -74,7 +74,7 @@ static void replaceLinks(RankLinks &known, const RankLinks &measured) {
   }
 }
 
-/// Checks that group TP, from LOCAL_WORLD_SIZE, has this machine's ranks.
+/// Checks that group TP, of LOCAL_WORLD_SIZE ranks, is this machine's ranks.
 static Status checkMachine(RankGroup &group) {
   QLORA_ASSIGN_OR_RETURN(const LocalRanks here,
                          LocalRanks::find(group.collectives()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora-run --calibrate`: measures device.json of this machine, and the links
-// between ranks if there are several, on one or more machines.
+// `qlora-run --calibrate`: measures this machine's rates for device.json. If
+// there are several ranks, on one or more machines, also measures their links.
 //
 // All ranks measure their kernels at once, as in training: each has its own
 // threads and its fraction of the memory bandwidth. Rank 0's rates are written.

@@ -11,14 +11,14 @@
 
 namespace qlora {
 
-/// Time until a sleeping thread that gets a message runs.
+/// Time for a message to wake a sleeping thread.
 static constexpr double kMessageSeconds = 25e-6;
 /// Equals SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
-/// Bytes of a slot of a ring.
+/// Maximum bytes per slot in a ring of CPU ranks.
 static constexpr double kChunkBytes = 256 << 10;
 
-/// Returns the fraction of the bytes that each of n ranks of a ring sends.
+/// Returns the bytes that each rank of a ring sends, per byte of the operand.
 static double ringShare(unsigned kind, double ranks) {
   switch (kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
@@ -70,7 +70,7 @@ LinkUse ringUse(unsigned kind, double bytes, int64_t ranks) {
   const auto count = double(ranks);
   const double chunks = std::ceil(bytes / kChunkBytes);
   const double chunk = std::min(bytes, kChunkBytes);
-  // How often the busiest link carries all bytes.
+  // Number of times that the busiest link carries all bytes.
   const double times = std::min(2.0, count - 1);
   switch (kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:

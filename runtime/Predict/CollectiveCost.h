@@ -20,20 +20,20 @@
 // For each MiB, the ranks meet once (twice for a sum), with N - 1 messages to
 // sleeping threads. All other collectives use a ring of sockets
 // (Ranks/RingCollectives.h), in slots of at most 256 KiB. Each slot is a
-// message that a thread waits for. The busiest link carries, after the `;`:
+// message that a thread waits for. The busiest link's load is after the `;`:
 //
 //   all_reduce,      2 N - 3 slots and one for each 256 KiB; B and a chunk, or
 //   reduce_scatter   2 B and 2 N - 4 chunks if N > 2
 //   broadcast        N - 2 slots and one for each 256 KiB; B, and one chunk
 //                    N - 2 times
 //   all_gather       N - 1 slots; (N - 1) / N of B
-//   all_to_all       N - 1 slots, each smaller; (N - 1) / 2 of B, and on one
+//   all_to_all       N - 1 slots, ever smaller; (N - 1) / 2 of B, and on one
 //                    machine half of B for packing
 //   send, recv       one slot; B
 //
-// A measured profile has the time of messages and bytes (RankLinks). Without
-// one, a message takes 25 us, memory accesses have the rate of a copy, and a
-// byte through a socket of a machine counts as two accesses. Copies on a
+// A measured profile has the times per message and per byte (RankLinks).
+// Without one, a message takes 25 us, memory accesses have the rate of a copy,
+// and a byte through a socket of a machine counts as two accesses. Copies on a
 // machine take turns with kernels; transfers over a network do not.
 
 #ifndef QLORA_RUNTIME_PREDICT_COLLECTIVECOST_H

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Describes a launch; if it runs several kernels, by the longest one.
+/// Describes a launch. If it runs several kernels, describes the longest one.
 void CommandMetadataTable::describeLaunch(const qlora_command &command,
                                           bool isUpdate, Entry &entry) const {
   CommandMetadata &facts = entry.facts;

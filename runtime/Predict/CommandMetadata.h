@@ -24,7 +24,7 @@ struct CommandMetadata {
   uint8_t queue = 0;
   double flops = 0; ///< FLOPs of GEMM and attention (neededFlops)
   double bytes = 0; ///< read and written; of a collective's larger operand
-  /// Lower bound from the device's rates, launches included; 0: not known.
+  /// Minimum time at the device's rates, including launches; 0: unknown.
   double boundSeconds = 0;
 };
 
@@ -38,8 +38,8 @@ public:
       : module(module), device(device), rates(rates), ranks(ranks) {}
 
   /// Returns the description of a timed command. The LM head's work covers
-  /// labelled rows only, as kernels skip others. All commands of UPDATE are the
-  /// optimizer's.
+  /// labelled rows only, as kernels skip others. All commands of the entry
+  /// UPDATE count as the optimizer's.
   CommandMetadata of(const TimedCommand &timed);
 
 private:

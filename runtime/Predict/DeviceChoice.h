@@ -21,7 +21,7 @@ struct DeviceChoice {
   /// Mean hours between failures of a machine; 0: not given.
   double machineHours = 0;
 
-  /// Calls DeviceProfile::describeNetwork; fails unless `GPU` is a GPU.
+  /// Calls DeviceProfile::describeNetwork. Fails without a simulated GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
   Status describeFailures(double hours);
 };

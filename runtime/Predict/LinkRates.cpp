@@ -27,7 +27,7 @@ static constexpr double kSecondsPerSize = 0.06;
 static constexpr int kLeastCalls = 5, kMostCalls = 101;
 
 namespace {
-/// Seconds of a message and of a byte.
+/// Seconds per message and per byte.
 struct Line {
   double message = 0, byte = 0;
 
@@ -48,8 +48,8 @@ static Line leastOf(std::span<const LinkSample> samples) {
   return least;
 }
 
-/// Solves least squares. Each error is divided by the geometric mean of the
-/// measured time and the time that `before` predicts.
+/// Fits by least squares. Each error is divided by the geometric mean of the
+/// measured time and the time that the previous fit, `before`, predicts.
 static Line fitOnce(std::span<const LinkSample> samples, const Line &before,
                     const Line &least) {
   double mm = 0, mb = 0, bb = 0, ms = 0, bs = 0;
@@ -92,7 +92,7 @@ public:
         queue([this](const qlora_command &) { return this->group.run(call); },
               /*maxCommands=*/1, /*maxEvents=*/0) {}
 
-  /// Returns `bytes` rounded to equal shards of whole f32 for every rank.
+  /// Rounds `bytes` down to a whole number of f32 per rank, at least one.
   uint64_t wholeBytes(uint64_t bytes) const {
     const uint64_t least = ranks() * sizeof(float);
     return std::max<uint64_t>(1, bytes / least) * least;
@@ -173,7 +173,7 @@ static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
   return most(group, *middle);
 }
 
-/// Fits a link's rates to `kinds`, each in sizes that are fast enough on it.
+/// Fits a link's rates to the times of `kinds`, in sizes that are fast enough.
 static StatusOr<LinkRate>
 measureLink(Collectives &group, std::span<const qlora_collective> kinds,
             LinkUse (*useOf)(unsigned, double, int64_t)) {

@@ -186,7 +186,7 @@ static uint64_t arenaBytes(const LoadedModule &module, bool onHost) {
 uint64_t RunMemory::planned() const { return arenaBytes(module, false); }
 uint64_t RunMemory::plannedOnHost() const { return arenaBytes(module, true); }
 
-/// Bytes of arenas and reserve; nullopt if arenas are process memory.
+/// Bytes of arenas and Device::reserve(); nullopt if arenas are process memory.
 static std::optional<uint64_t> deviceBytes(const Device &device) {
   const std::vector<ReserveUse> reserve = device.reserve();
   if (reserve.empty())

@@ -14,9 +14,9 @@
 
 namespace qlora {
 
-/// A row of the memory table; `measured` 0: not measured yet. Rows that are not
-/// counted in the total come after it. A row that details the row above is not
-/// counted either, and has no measurement.
+/// A row of the memory table. `measured` is 0 before the measurement. Rows that
+/// are not counted in the total come after the total. A row with `isPart`
+/// splits the row above; it is not counted and not measured.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;

@@ -18,10 +18,10 @@
 
 namespace qlora {
 
-/// Returns text: the plan, the commands and bytes of each entry, and a step of
-/// `ranks` ranks, with predicted times if `device` has a GPU. The text is
-/// tables, or a JSON object with log_format json. The prediction does not use
-/// the rows in `disabledKernels`.
+/// Returns the plan, the commands and bytes of each entry, and the totals of a
+/// step on `ranks` ranks, with predicted times if `device` has a GPU. The text
+/// has tables, or is a JSON object if log_format is json. The prediction does
+/// not use the rows of Kernels.def in `disabledKernels`.
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const DeviceChoice &device,

@@ -117,7 +117,7 @@ std::string predictionText(const StepPrediction &step,
   return text + collectiveLines(step);
 }
 
-/// Returns the tokens per second and rank, relative to the first step's.
+/// Returns the tokens per second and rank, relative to those of `first`.
 static double efficiency(const StepPrediction &step,
                          const StepPrediction &first) {
   return step.tokensPerSecond() * double(first.ranks) /

@@ -29,7 +29,7 @@ std::string scalingText(std::span<const StepPrediction> curve,
 std::string assumptionText(const DeviceProfile &device);
 
 /// Returns seconds, bytes and FLOPs, unrounded. With `low`, the key "low" has
-/// the values that differ.
+/// the values that differ at low rates.
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
                                       const StepPrediction *low,
                                       const DeviceProfile &device);

@@ -31,7 +31,7 @@ void ResidentMemoryEstimate::addTraining(Schedule &schedule,
     addAll(QLORA_ENTRY_ACCUMULATE_LAST);
     return;
   }
-  // Enter each shape once: millions of micro-batches have few shapes.
+  // Add each shape once: millions of micro-batches have few shapes.
   std::set<std::pair<qlora_entry_kind, BatchShape>> seen;
   for (int64_t step = 0; step < steps; ++step) {
     const MicroBatchAssignment deal = schedule.deal(step, shape);

@@ -30,8 +30,8 @@ class ResidentMemoryEstimate {
 public:
   /// The page size that arenas request (Base/HostMemory.h).
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
-  /// A run with more padded micro-batches, over all ranks, is assumed to need
-  /// every entry: reading the lengths of a million rows takes 0.2 to 0.6 s.
+  /// A run with more padded micro-batches than this, over all ranks, is assumed
+  /// to need every entry: reading the lengths of 10^6 rows takes 0.2 to 0.6 s.
   static constexpr int64_t kWalkedMicroBatches = int64_t{1} << 19;
 
   ResidentMemoryEstimate(const LoadedModule &module, int64_t rank)

@@ -60,8 +60,8 @@ public:
   /// Adds the work of `runs` runs of an entry; returns the items of one run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the runs' time: `timeline` is this stage's; all stages take
-  /// `seconds`.
+  /// Adds the time of collect()'s runs. `timeline`: of this stage; `seconds`:
+  /// of the slowest stage.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 
@@ -91,8 +91,8 @@ private:
 
 } // namespace
 
-/// Returns the row that runs a library launch: the module's row, or the next
-/// enabled row. nullptr for every other command.
+/// Returns the row of Kernels.def that runs a library launch: the module's row,
+/// or the next enabled row. Returns nullptr for other commands.
 StatusOr<const KernelRow *>
 StepWalk::rowOf(const qlora_command &command) const {
   if (command.kind != QLORA_COMMAND_LAUNCH)

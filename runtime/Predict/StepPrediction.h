@@ -58,7 +58,7 @@ struct StepPrediction {
   int64_t dataRanks = 1; ///< ranks with the same rows count as one
   int64_t stage = 0, stages = 1;
   int64_t batch = 0, length = 0; ///< shape of a micro-batch
-  double seconds = 0;
+  double seconds = 0; ///< parts + launches - overlapped + exposed
   std::array<PartTotal, size_t(StepPart::kCount)> parts;
   double launchSeconds = 0; ///< launch time of all kernels
   double overlapped = 0;    ///< seconds saved by concurrent queues
@@ -68,7 +68,6 @@ struct StepPrediction {
 
   /// Rows of Kernels.def that run, in table order, except WorkCategory::kRows.
   std::vector<std::string> rows() const;
-  /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
   /// Returns the sum of the kernels' times, as if each ran alone.
   double busySeconds() const;
@@ -80,7 +79,6 @@ struct StepPrediction {
   }
 };
 
-/// Arguments of a prediction.
 struct PredictionRequest {
   DeviceProfile device;
   int64_t ranks = 1;

@@ -95,7 +95,7 @@ void Simulation::finish(const TimelineItem &item) {
     spans[size_t(&item - items.data())].end = result.seconds;
 }
 
-/// Passes events of the queue and starts its next item. False: no change.
+/// Handles events and starts the queue's next item. False: nothing changed.
 bool Simulation::advance(Queue &queue) {
   bool changed = false;
   while (!queue.running && queue.next < queue.items.size()) {

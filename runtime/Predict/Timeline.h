@@ -8,8 +8,8 @@
 // If the fractions of arithmetic or of bandwidth sum to more than 1, all
 // running kernels are slowed by the excess. So a decode alongside a GEMM only
 // takes bandwidth from it. Whether a GPU runs such kernels concurrently has not
-// been measured; with kTakeTurns it runs one at a time, at full speed for its
-// fraction of the time. Collectives of GPUs are assumed to need neither
+// been measured; with kTakeTurns, they divide the time equally, each at full
+// speed in its fraction. Collectives of GPUs are assumed to need neither
 // arithmetic nor bandwidth. Collectives of CPU ranks that have a demand for
 // memory take turns with kernels, since they copy on the same cores.
 //
@@ -66,7 +66,7 @@ Timeline simulate(std::span<const TimelineItem> items,
                   QueueSharing sharing = QueueSharing::kSideBySide);
 
 /// Simulates all stages of a pipeline, one rank of each. Returns kDataLoss if
-/// they wait for each other endlessly, or a stage receives what is not sent.
+/// they wait for each other endlessly, or if a RECV has no SEND.
 StatusOr<std::vector<Timeline>>
 simulateStages(std::span<const std::vector<TimelineItem>> stages,
                QueueSharing sharing = QueueSharing::kSideBySide);

@@ -198,7 +198,7 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
   }
 }
 
-/// Sends `own` of rank `rank` to all ranks. All ranks call this.
+/// Broadcasts the profile `own` of rank `rank`. All ranks call this.
 static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
                                    const RankProfile &own) {
   RankProfile none;

@@ -3,18 +3,18 @@
 // `--profile trace.json`: times every command of every rank for a few steps.
 // All ranks have a Profiler. Rank 0 writes one file, with tracks for each rank:
 //
-//   host            HostWork, nested in its steps
+//   host            spans of HostWork, nested in steps
 //   compute, communication, copy
 //                   the commands of the queues, by their label; args: kernel,
 //                   entry, index in the entry, bytes, flops, GB/s, GFLOP/s,
 //                   and the fraction of the bound from the device's rates
 //
-// It also prints rank 0's ProfileTable, which the trace has as otherData.
+// It also prints rank 0's ProfileTable and adds it to the trace as otherData.
 //
-// Profiling begins and ends when no step is in flight. Other steps cost nothing
-// extra. In profiled steps, a CPU reads its clock twice per command. A GPU runs
-// without graphs, with two events per command, and one kernel at a time on all
-// streams, which makes steps slower (Cuda/CudaTimer.h).
+// Profiling begins and ends when no step is in flight. Steps outside the
+// profile cost nothing extra. In profiled steps, a CPU reads its clock twice
+// per command. A GPU runs without graphs, with two events per command, and one
+// kernel at a time on all streams, which makes steps slower (Cuda/CudaTimer.h).
 
 #ifndef QLORA_RUNTIME_WATCH_PROFILER_H
 #define QLORA_RUNTIME_WATCH_PROFILER_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// report.html: a run on one page, made only from the files in its folder
-// (RunFolder.h). So it can be made again at any time, also for an interrupted
+// report.html: a run on one page, made only from the files in the run's folder
+// (RunFolder.h). So the page can be made at any time, also for an interrupted
 // run. The page loads nothing and runs no script. It supports phones and
 // desktops, light and dark.
 //
@@ -30,7 +30,7 @@ Status writeReport(const std::string &folder);
 /// Returns an HTML page in the style of the report, with a title and `content`.
 std::string pageHtml(const std::string &title, const std::string &content);
 
-/// Returns a sentence if `lines` of `name` are unreadable, else nothing.
+/// Returns a sentence about the unreadable `lines` of file `name`; "" for 0.
 std::string unreadableHtml(const std::string &name, size_t lines);
 
 } // namespace qlora

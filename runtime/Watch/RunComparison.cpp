@@ -22,7 +22,7 @@ static constexpr uint64_t kSeed = 20260101;
 // The bootstrap
 // -----------------------------------------------------------------------
 
-/// Draws `count` indices below `count`, as runs of `block` neighbours.
+/// Draws `count` indices below `count`, in blocks of `block` adjacent indices.
 static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
                                      size_t block) {
   std::vector<size_t> drawn;
@@ -166,7 +166,7 @@ static double peakOf(const LoggedLines &logged) {
   return peak;
 }
 
-/// Returns the fraction of exposed communication, without the first line.
+/// Returns exposed communication / step time. Skips the first line (warm-up).
 static double exposedShare(const std::vector<json> &lines) {
   double exposed = 0, seconds = 0;
   for (size_t i = 1; i < lines.size(); ++i) {

@@ -30,7 +30,7 @@ struct Estimate {
   bool holds(double none) const { return low <= none && none <= high; }
 };
 
-/// A run compared with the first run. Unknown values are NaN or nothing.
+/// A run compared with the first run. Unknown values are NaN or nullopt.
 struct ComparedRun {
   std::string name;
   double ranks, steps, tokens, tokensPerSecond, planned, peak, loss,
@@ -44,13 +44,13 @@ struct ComparedRun {
 struct SpeedWindow {
   double tokens, seconds;
 };
-/// Returns the tokens per second of `run` (sum over sum) divided by those of
-/// `first`. Nothing if either has fewer than 3 windows.
+/// Returns the total tokens per total seconds of `run`, divided by the same
+/// rate of `first`. Returns nullopt if either has fewer than 3 windows.
 std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
                                    const std::vector<SpeedWindow> &first);
 
 /// Returns the mean loss of a run minus the first run's. `arePaired`: both are
-/// from the same steps. Nothing if either has fewer than 3 losses.
+/// from the same steps. Returns nullopt if either has fewer than 3 losses.
 std::optional<Estimate> meanDifference(const std::vector<double> &run,
                                        const std::vector<double> &first,
                                        bool arePaired);

@@ -2,8 +2,8 @@
 
 // Reads the files of a run for pages and tables about it: metrics.jsonl,
 // config.resolved.yaml, environment.json and plan.json. The folder is a run's
-// --output-dir or a session of it (Session/SessionRecord.h). For a run that
-// still trains or was interrupted, the files have what it has logged so far.
+// --output-dir or a session's (Session/SessionRecord.h). For a run that still
+// trains or was interrupted, the files have what it has logged so far.
 
 #ifndef QLORA_RUNTIME_WATCH_RUNFOLDER_H
 #define QLORA_RUNTIME_WATCH_RUNFOLDER_H

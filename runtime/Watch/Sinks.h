@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// Attaches trainer_log.jsonl and the sinks of --report-to. `doneSteps`: steps
-/// of the resumed run, if any; its event file folder is used again.
+/// of the resumed run, if any; its TensorBoard folder is used again.
 Status attachSinks(Metrics &metrics, const Options &options, int64_t doneSteps,
                    int64_t totalSteps);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Averages over the steps of a line, and checks them.
+// Averages over the steps since the last logged line, and checks them.
 
 #include "runtime/Watch/StepLog.h"
 
@@ -13,9 +13,9 @@
 
 namespace qlora {
 
-/// Limits for divergence, relative to ln V: several losses in a row above
-/// kNearlyGuessing, after a loss below kWellBelow. An untrained model starts
-/// near ln V, which is not divergence.
+/// Divergence: kInARow losses above kNearlyGuessing, after one below
+/// kWellBelow. Both are multiples of ln(vocabulary size), the loss of random
+/// guessing, at which an untrained model starts without having diverged.
 static constexpr double kNearlyGuessing = 0.95, kWellBelow = 0.8;
 static constexpr int kInARow = 2;
 

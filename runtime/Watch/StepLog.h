@@ -26,11 +26,11 @@
 
 namespace qlora {
 
-/// Detects a gradient of exactly 0, and a loss that has risen back to random
-/// guessing, ln V for V tokens. Each is reported once.
+/// Detects a gradient of exactly 0, and a loss that has risen back to ln V,
+/// that of random guessing from a vocabulary of V tokens. Reports each once.
 class Divergence {
 public:
-  /// `vocabSize` is V. `learningRate` is the option's value, for the advice.
+  /// `vocabSize` is V. `learningRate` is for the warning's advice.
   Divergence(double vocabSize, double learningRate);
 
   /// Checks a logged step. Returns a warning, or an empty string.

@@ -19,8 +19,8 @@ public:
   static constexpr double kSlower = 1.2, kLeastSeconds = 0.01;
   static constexpr int kInARow = 3;
 
-  /// `hosts`: machine of each rank. `every`: steps per line. `mayAssign`: a
-  /// rank can be given less work.
+  /// `hosts`: machine of each rank. `every`: steps per line. `mayAssign`:
+  /// whether the user can assign less work to a rank.
   Stragglers(std::vector<std::string> hosts, int64_t every, bool mayAssign)
       : hosts(std::move(hosts)), every(every), mayAssign(mayAssign) {}
 

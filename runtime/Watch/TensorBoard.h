@@ -5,16 +5,16 @@
 //
 // A file is a sequence of records (TFRecord):
 //
-//   u64 bytes, u32 masked CRC-32C of that number, the bytes, u32 masked CRC
+//   u64 length, u32 masked CRC-32C of the length, data, u32 CRC of the data
 //
-// The bytes of each record are an Event of tensorflow/core/util/event.proto:
+// The data of each record is an Event of tensorflow/core/util/event.proto:
 //
 //   1 wall_time (double)   2 step (int64)   3 file_version (string)
 //   5 summary: repeated 1 { 1 tag (string), 2 simple_value (float) }
 //   7 session_log: { 1 status: START is 1 }
 //
 // A resumed run writes a new file, which begins with START at its first step.
-// TensorBoard then ignores later steps in earlier files of the folder.
+// TensorBoard then ignores earlier files' values from this step on.
 
 #ifndef QLORA_RUNTIME_WATCH_TENSORBOARD_H
 #define QLORA_RUNTIME_WATCH_TENSORBOARD_H

@@ -17,11 +17,11 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 static constexpr uint64_t kAlignment = 256;
-/// Values in the random block that is repeated to fill the pool.
+/// Size of the random block whose copies fill the pool, in bf16 values.
 static constexpr size_t kRandomNumbers = size_t{1} << 19;
 /// Total bytes of a graph's operands: several times the cache of any GPU.
 static constexpr uint64_t kSpread = uint64_t{512} << 20;
-/// Target duration of a graph in seconds: long compared with its start.
+/// Target duration of a graph in seconds, far above its launch overhead.
 static constexpr double kGraphSeconds = 3e-3;
 static constexpr int kTimings = 5;
 /// Time limit for one measure() call, over all GEMM candidates.

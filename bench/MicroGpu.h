@@ -3,11 +3,11 @@
 // A GPU on which single launches are timed: the device interface that library
 // and generated kernels use, and one memory pool for all operands.
 //
-// A launch is captured many times into one graph, as in a step, and the graph
-// runs a few times between two events. Each node uses another section of the
-// pool, so that no operand is in a cache. Operands are random, because a GPU's
-// clock depends on the bits that toggle. Integers have valid values
-// (MicroOperand::integer).
+// A launch is captured many times into one graph, as in a training step. The
+// graph runs a few times between two events. Each node uses a different section
+// of the pool, so that no operand is in a cache. Operands are random, because a
+// GPU lowers its clock if many bits toggle. Integer operands, such as ids, have
+// valid values (MicroOperand::integer).
 
 #ifndef QLORA_BENCH_MICROGPU_H
 #define QLORA_BENCH_MICROGPU_H
@@ -40,18 +40,18 @@ public:
   /// Allocates at most `poolBytes`, and at most half of the free memory. A
   /// graph has at most `nodes` launches.
   Status open(uint64_t poolBytes, int64_t nodes);
-  /// Loads a module. function() then returns its functions.
+  /// Loads a module. Afterwards, function() finds its kernels.
   Status load(const LoadedModule &module);
 
-  /// Returns the seconds of one launch: the median of five graph launches,
-  /// divided by the graph's nodes. Fails with kResourceExhausted if the pool is
-  /// too small for the operands.
+  /// Returns the duration of one launch in seconds: the median of five graph
+  /// launches, divided by the number of nodes. Fails with kResourceExhausted if
+  /// the pool is too small for the operands.
   StatusOr<double> time(std::span<const MicroOperand> operands,
                         const MicroEnqueue &enqueue);
-  /// Sets the minimum time for which work is repeated before it is timed.
+  /// Sets the minimum time to repeat the work before it is timed.
   void setWarmUp(std::chrono::milliseconds duration) { warmUp = duration; }
-  /// Returns the seconds of a long launch: the median of a few launches without
-  /// a graph.
+  /// Returns the duration of a long launch in seconds: the median of a few
+  /// launches without a graph.
   StatusOr<double> timeDirect(std::span<const MicroOperand> operands,
                               const MicroEnqueue &enqueue);
   /// Host seconds of the last graph launch call, divided by its nodes.
@@ -91,7 +91,7 @@ private:
   /// Places operands one after another in section `set` of the pool.
   StatusOr<Buffers> place(std::span<const MicroOperand> operands, uint64_t set,
                           uint64_t stride);
-  /// Fills the pool with sets of operands, which the nodes of a graph use in
+  /// Fills the pool with sets of operands. The nodes of a graph use them in
   /// turn.
   StatusOr<std::vector<Buffers>> makeSets(std::span<const MicroOperand>);
   StatusOr<double> timeGraph(std::span<const Buffers> sets, int64_t nodes,

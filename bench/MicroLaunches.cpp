@@ -32,7 +32,7 @@ static LaunchKey generatedKey(const LoadedModule &module,
   return key;
 }
 
-/// Adds a launch. If the list has an equal launch, adds only to its count.
+/// Adds a launch. If the list has an equal launch, increases its count instead.
 static void add(std::vector<MicroLaunch> &launches, MicroLaunch launch) {
   const auto found = std::ranges::find(launches, launch.key, &MicroLaunch::key);
   if (found == launches.end())
@@ -145,7 +145,7 @@ std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given) {
   std::vector<MicroOperand> operands;
   for (const qlora_operand &operand : given) {
     operands.push_back({operand.bytes});
-    // Generated kernels use integers only as positions.
+    // The only integers in generated kernels are positions.
     if (operand.dtype == QLORA_DTYPE_I32)
       operands.back().integer = [](uint64_t i) { return int32_t(i % 2048); };
   }

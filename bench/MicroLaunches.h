@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The launches that gpu-micro times: one for each distinct combination of
-// kernel, types, constants and sizes in a module. Also launches that the module
-// would have with other compile options: the decode of each stored weight, and
-// attention at other lengths.
+// kernel, types, constants and sizes in a module. Adds launches of other
+// compile options: the decode of each quantized weight, and attention at other
+// sequence lengths.
 
 #ifndef QLORA_BENCH_MICROLAUNCHES_H
 #define QLORA_BENCH_MICROLAUNCHES_H
@@ -29,9 +29,9 @@ struct MicroLaunch {
   int64_t segments = 1;
 };
 
-/// Returns a CUDA module's launches in the order of its commands, then decodes,
-/// then attention at each of `lengths` with the module's token count, with and
-/// without segments.
+/// Returns the launches of a CUDA module: first its commands in order, then
+/// decodes, then attention at each of `lengths`, with and without segments.
+/// Attention has as many tokens as in the module.
 std::vector<MicroLaunch> microLaunches(const LoadedModule &module,
                                        std::span<const int64_t> lengths);
 

@@ -39,7 +39,7 @@ from safetensors.torch import load_file
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-# transformers' implementations of experts.
+# transformers' implementations of expert layers (experts_implementation).
 EXPERT_WAYS = ("eager", "grouped_mm", "batched_mm")
 
 

@@ -73,7 +73,7 @@ def better_type(peak):
     return max(peak, key=peak.get)
 
 
-# Part -> function and shape; then the shape and other arguments for --fast.
+# Part -> function and model shape; then the shape and arguments of --fast.
 PARTS = {
     "limits": (limits.measure, "smollm2-135m", "deep-llama",
                dict(length=256, rounds=1, steps=3)),

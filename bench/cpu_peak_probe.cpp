@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Measures the machine's peak rates of multiplications and additions, with
-// independent instructions on registers only and one thread per usable CPU. No
-// GEMM can be faster.
+// Measures the machine's peak rates of multiply-add instructions. The
+// instructions are independent and use only registers, with one thread per
+// usable CPU. No GEMM can be faster.
 //
 // Prints {"threads": .., "f32_gflops": .., "bf16_gflops": ..,
 // "hides_tile_sizes": ..}. A rate is 0 if the CPU lacks the instructions (AVX2
-// with FMA for f32, AVX512_BF16 for bf16). bf16 uses matrix tiles if the CPU
-// has them and reports their sizes, and the kernel allows them (AMX; Intel SDM
-// 2, chapter "Intel AMX"). Some hypervisors hide the sizes (CPUID leaf 1DH).
-// Then no library can use tiles, and oneDNN fails with an illegal instruction
-// if it tries.
+// with FMA for f32, AVX512_BF16 for bf16). bf16 uses AMX tiles if the CPU has
+// them and reports their sizes, and the kernel allows them (Intel SDM 2,
+// chapter "Intel AMX"). Some hypervisors hide the sizes (CPUID leaf 1DH). Then
+// no library can use tiles; oneDNN fails with an illegal instruction.
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -27,15 +26,15 @@
 
 using Clock = std::chrono::steady_clock;
 
-/// Instructions per loop iteration: enough to hide the latency of an
-/// instruction if two of them start in each cycle.
+/// Instructions per loop iteration: enough to hide the latency if two of them
+/// start in each cycle.
 static constexpr int kAccumulators = 14;
 static constexpr int kRounds = 8;
 static constexpr long kTurns = 10'000'000;
 /// A tile instruction takes as long as 16 vector instructions.
 static constexpr long kTileTurns = kTurns / 16;
 
-// The names of xmm registers also cover the ymm and zmm registers.
+// As clobbers, the names of xmm registers cover the ymm and zmm registers, too.
 #define CLOBBERS                                                               \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
@@ -93,8 +92,8 @@ static int threadCount() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// Returns the rate in 10^9 operations per second; an instruction counts as
-/// `operations`. Takes the best round, because noise only adds time.
+/// Returns the rate in 10^9 operations per second. Each instruction performs
+/// `operations`. Takes the fastest round, because noise only adds time.
 static double measure(void (*loop)(long), int threads, int operations,
                       long turns = kTurns) {
   double best = 0;

@@ -25,8 +25,8 @@ from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
-# The peer (baseline_cpu.py) gets no second turn with a compute type that has
-# less than this fraction of its best rate.
+# baseline_cpu.py does not run again with a compute type whose rate is below
+# this fraction of its best rate.
 NO_BEST_MODE = 0.8
 
 
@@ -69,8 +69,8 @@ FAST_ROWS = (
         length=128, is_tiny=True),
     Row("tiny-qwen3-moe", "tiny-qwen3-moe", 0, length=128, is_tiny=True),
 )
-# For models with experts: all weights in 4 bits, and the adapters that
-# tensors.is_adapted() selects.
+# Flags for models with experts: quantize all weights to 4 bits, and adapt the
+# modules that tensors.is_adapted() selects.
 EXPERT_FLAGS = ("--quantize-moe-experts", "--lora-target-modules",
                 "q_proj,k_proj,v_proj,o_proj")
 
@@ -245,7 +245,7 @@ def measure(row, options):
     peak = cpu_machine.higher(peak, cpu_machine.peak())
     bound = max(peak.values()) / inputs.work
     runs = own.runs[best]
-    # The result has the run with the largest memory peak.
+    # Report the run with the largest memory peak.
     largest = max(runs, key=lambda run: run.peak)
     return {
         "name": row.name, "unit": row.unit, "compute": best,

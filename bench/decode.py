@@ -35,7 +35,7 @@ FORMS = ("tiled", "per-use", "once")
 NEAR = 1.1  # target: chosen form's seconds relative to the fastest form's
 SCRATCH_GAIN = 0.03  # predicted gain for which plan-dequant chooses per-use
 VOCABULARY = 512
-# Maximum weights of all measured layers together; a larger layer is alone.
+# Maximum number of weights in all layers of a shape. One layer may exceed it.
 LAYER_WEIGHTS = 20e6
 ROOM = "1TiB"  # memory limit that allows everything
 

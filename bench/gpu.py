@@ -99,7 +99,7 @@ def measure(options):
     from gpu_machine import Machine
     from gpu_parts import has_time, run_unit, units_of
     from gpu_report import Report
-    # Exit regularly, so that programs started by this script are stopped.
+    # Exit through SystemExit, so that the cleanup stops the started programs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine(options.bundle, options.limit)
     report = Report(options.out, machine)

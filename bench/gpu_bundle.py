@@ -29,7 +29,7 @@ GOLDENS = os.path.join(REPOSITORY, "tests", "Inputs", "goldens")
 UNITS = os.path.join(REPOSITORY, "runtime", "Kernels", "Cuda", "Device")
 CARRIED = ("qlora-run", "KernelTests", "gpu-micro")
 NEEDED = CARRIED + ("qlora-import", "qloracc")
-# Libraries of the C library. They are not bundled: each machine has its own.
+# Libraries of the C library, which each machine has. They are not bundled.
 C_LIBRARY = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so")
 LIMIT_BYTES = 60 << 20
 SMALLEST = re.compile(r"the smallest plan needs .*\((\d+) bytes\)")

@@ -88,7 +88,7 @@ def add_launch(report, gates, line):
         return
     title, value, gate = gates.row(line)
     target = None
-    # Launches as short as a few kernel starts have no target.
+    # A launch has no target if it is as short as a few kernel starts.
     least = gates.gates["least_us"]
     if gate is not None and line["predicted_microseconds"] > least:
         target = [">=" if gate > 0 else "<=", abs(gate)]

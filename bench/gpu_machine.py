@@ -22,7 +22,7 @@ import time
 from gpu_bundle import Failure, reason
 from tensors import model_bytes, write_random_model, write_tokens
 
-# Folders of CUDA libraries that the loader may not search.
+# Folders of CUDA libraries that the dynamic loader may not search.
 LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/cuda/lib64",
                    "/usr/local/cuda-*/lib64", "/usr/lib/wsl/lib")
 WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib",

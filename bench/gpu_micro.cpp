@@ -55,7 +55,7 @@ static const OptionRow kOptions[] = {
      "launches in one graph, at most", "", "", 1, 10000},
 };
 
-/// Algorithms that a training run (GemmTuner.cpp) and a `gemm` line compare.
+/// Candidate algorithms of a training run (GemmTuner.cpp) and of a `gemm` line.
 static constexpr size_t kCandidates = 8, kManyCandidates = 32;
 
 namespace {
@@ -72,8 +72,8 @@ public:
 private:
   StatusOr<double> productSeconds(int64_t size);
   StatusOr<double> copySeconds(int64_t bytes);
-  /// Returns the seconds of a kernel row's launch. If `at` is not null, sets it
-  /// to the operands' addresses in the first launch.
+  /// Returns the duration in seconds of a launch of the kernel row. If `at` is
+  /// not null, stores the operands' addresses in the first launch there.
   StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
                            int64_t segments = 1,
                            std::vector<void *> *at = nullptr);
@@ -86,8 +86,8 @@ private:
 
 } // namespace
 
-/// Prints the line with the time, or with the reason why the launch was
-/// refused. Returns all other errors.
+/// Prints the line with the time, or with the reason why the GPU or the kernel
+/// refuses the launch. Returns all other errors.
 static Status print(json line, const StatusOr<double> &seconds) {
   const StatusCode code = seconds.status().code();
   if (code != StatusCode::kOk && code != StatusCode::kUnavailable &&
@@ -105,8 +105,8 @@ static Status print(json line, const StatusOr<double> &seconds) {
 // The GPU
 // ---------------------------------------------------------------------------
 
-/// Returns the name of the device profile for a GPU with this name, or "h200"
-/// if there is none.
+/// Returns the device profile of the GPU with this name, or "h200" if no
+/// profile has the name.
 static std::string profileOf(std::string name) {
   std::erase(name, ' ');
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
@@ -118,7 +118,7 @@ static std::string profileOf(std::string name) {
   return "h200";
 }
 
-/// Returns the version of a library, or the error of opening it.
+/// Returns the library's version, or why the library cannot be opened.
 template <typename Opened, typename Read>
 static json versionOf(const Opened &opened, Read read) {
   return opened.isOk() ? json(read(opened.value()))
@@ -136,7 +136,7 @@ Status Micro::open() {
       gpu.driver().driverGetVersion(&driver), "cuDriverGetVersion"));
   const int64_t size = options.integer("size");
   const int64_t copied = options.integer("copy_bytes");
-  // An idle GPU reaches its rates after a third of a second of work.
+  // Warm up: an idle GPU takes a third of a second of work to reach its rates.
   gpu.setWarmUp(std::chrono::seconds(1));
   QLORA_ASSIGN_OR_RETURN(const double product, productSeconds(size));
   gpu.setWarmUp({});
@@ -164,8 +164,8 @@ Status Micro::open() {
       copy);
 }
 
-/// Returns the seconds of a bf16 GEMM of size x size matrices. Checks one
-/// element of the result with a sum on the host.
+/// Returns the duration in seconds of a bf16 GEMM of size x size matrices.
+/// Compares one element of the result with a sum on the host.
 StatusOr<double> Micro::productSeconds(int64_t size) {
   const KernelRow &row = *findKernelRow("matmul.cublaslt");
   const KernelRequest request =
@@ -204,7 +204,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
 StatusOr<double> Micro::copySeconds(int64_t bytes) {
   const auto count = static_cast<uint64_t>(bytes);
   const MicroOperand operands[] = {{count}, {count}};
-  // Not in a graph: there, a slower copy engine might make the copy.
+  // Without a graph, because a graph might use a slower copy engine.
   return gpu.timeDirect(
       operands, [&](std::span<void *const> at, CUstream stream) {
         return gpu.driver().check(

@@ -28,9 +28,9 @@ from gpu_bundle import GOLDENS, REPOSITORY, Failure
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
 JOBS = 3  # layouts that are trained at the same time
-# Values that goldens.py must have compared.
+# Results that goldens.py must compare.
 COMPARED = ("logits", "loss", "gradient", "final adapter")
-# Axes whose ranks have the same rows.
+# Axes of --parallel whose ranks train on the same rows.
 SAME_ROWS = ("tp", "cp", "pp")
 TIMEOUT = 12  # --ddp-timeout in seconds, with a stopped rank
 KILLED_LIMIT, STOPPED_LIMIT = 5, TIMEOUT + 3

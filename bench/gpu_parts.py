@@ -22,12 +22,12 @@ from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
 PEER_PY = os.path.join(REPOSITORY, "bench", "baseline_gpu.py")
-# Time limits in seconds, within gpu.sh's own limit.
+# Time limits of parts, in seconds. LIMIT applies to all other parts.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520
-# Seconds that must be left to start a unit.
+# Remaining seconds that the start of a unit requires.
 LEAST = GRACE_SECONDS + 10
-# Limit for one program under compute-sanitizer, to leave time for others.
+# Time limit in seconds for one program under compute-sanitizer.
 SANITIZED_LIMIT = 150
 # Titles of a training run's figures.
 TITLES = {"tokens_per_second": "tokens/s", "tflops": "useful TFLOP/s",
@@ -192,8 +192,8 @@ def goldens(unit, machine, report, clock, options):
                    note="; ".join(bad)[:400])
 
 
-# qlora-run looks a kernel up in one device image after the other, so failed
-# look-ups are not errors.
+# qlora-run searches each device image for a kernel in turn, so failed look-ups
+# are normal.
 SANITIZER_FLAGS = {"memcheck": ["--report-api-errors", "no"]}
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 

@@ -22,7 +22,7 @@ from work import work_per_token
 RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+outside the plan$")
 STEP = re.compile(r"\s*\d+/\d+ ")
 PROFILED = 2
-# Maximum number of a run's output lines in the results, without step lines.
+# Maximum number of output lines per run in the results, except step lines.
 SAID_LINES = 200
 
 
@@ -67,8 +67,8 @@ def summarise(machine, run, record, done, steps, summary):
         "measured_gib": peak / 2**30,
         "beside_gib": (peak - record["planned_bytes"]) / 2**30,
         "start_to_first_loss_seconds": first[0] if first else None,
-        # The log line of step 1 is written during step 2. So the time of step 1
-        # is the time of both, less the time of one later step.
+        # Step 1 is logged during step 2, so the first two times are exact only
+        # together. The first step's time is their sum less one later step.
         "first_step_over_steady":
             sum(row["step_time"] for row in steps[:2]) / seconds - 1,
         "outside_the_plan": dict(

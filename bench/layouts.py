@@ -39,9 +39,8 @@ class Case:
     compute: str
     length: int
     rows: int
-    # Memory limit. 0 is the smallest plan with a sharded base, 1 the smallest
-    # plan with an unsharded base; values between are interpolated. None: no
-    # limit.
+    # Memory limit as a fraction: 0 is the smallest plan with a sharded base, 1
+    # the smallest plan with an unsharded base. None: no limit.
     limit: float | None
 
     def name(self):

@@ -91,7 +91,7 @@ class Planner:
         low = self.smallest()
         steps = [kept.bytes - (kept.bytes - low) * i // (count - 1)
                  for i in range(count)]
-        # Include the bytes of --gradient-checkpointing as a limit.
+        # Also use the bytes of --gradient-checkpointing as a limit.
         limits = sorted({*steps, blocks.bytes} - {kept.bytes}, reverse=True)
         within = [self.plan(f"{i + 1}", limit=max(limit, low))
                   for i, limit in enumerate(limits)]

@@ -26,7 +26,7 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET, MOST_EXPOSED = 1.9, 0.01
-# Kinds of commands in a profile that are communication.
+# Kinds of commands in a profile that count as communication.
 COMMUNICATION = ("sums over ranks", "wait")
 
 

@@ -17,9 +17,9 @@ LENGTH = 512
 RANK = 16
 
 SHAPES = {
-    # The first four are not real models. They are small enough for tests and
-    # wide enough for quantization blocks. Weights are large, so that the loss
-    # depends on all of them.
+    # The first four are invented models, small enough for tests and wide enough
+    # for quantization blocks. Large weights make the loss depend on all of
+    # them.
     "tiny-llama": dict(
         family="llama", hidden_size=128, intermediate_size=320,
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -68,8 +68,8 @@ SHAPES = {
         num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, vocab_size=151936, rope_theta=1e6,
         tie_word_embeddings=False),
-    # Not a real model: it has Qwen3's vocabulary and attention proportions, and
-    # experts small enough for the machines of the other shapes.
+    # An invented model with Qwen3's vocabulary and attention proportions. Its
+    # experts fit the machines of the other shapes.
     "qwen3-moe-0.7b": dict(
         family="qwen3_moe", hidden_size=1024, intermediate_size=2048,
         moe_intermediate_size=512,
@@ -80,7 +80,7 @@ SHAPES = {
 }
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
            "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
-# Rows of a fine-tuning step.
+# Rows per training step.
 BATCH_ROWS = 8
 
 

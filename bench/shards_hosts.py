@@ -25,8 +25,8 @@ sys.path.append(os.path.join(REPOSITORY, "tests", "e2e"))
 from namespaces import Hosts  # noqa: E402
 
 SECRET, PORT = "0123456789abcdef" * 2, 29500
-# Allowed bytes above 1/N of the base: fsdp shards are padded to 64 bytes, and
-# vectors are not sharded.
+# Allowed bytes above 1/N of the base: fsdp pads shards to 64 bytes, and does
+# not shard vectors.
 SLACK = 2 << 20
 
 

@@ -12,11 +12,11 @@ import random
 import struct
 import time
 
-# POSITIVE, NEGATIVE: upper byte (sign, 7 bits of the exponent) of a bf16 with
-# magnitude 2^-7 to 2^-5 (root mean square 0.019). ONE: both bytes of 1.
+# Upper bytes (sign, 7 bits of the exponent) of a bf16 with magnitude 2^-7 to
+# 2^-5, root mean square 0.019; both bytes of the bf16 1.
 POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
-# Values in the random block that is repeated. It is not a multiple of any row
-# length, so that no two rows of a matrix are equal.
+# Values in the random block that is repeated. The size is not a multiple of any
+# row length, so no two rows of a matrix are equal.
 BLOCK_NUMBERS = (1 << 25) + 39
 WRITE_BYTES = 1 << 26
 
@@ -148,8 +148,8 @@ class RepeatedBlock:
     def __init__(self, block):
         self.size, self.place = len(block), 0
         self.part = min(self.size, WRITE_BYTES)
-        # Repeat the start, so that any write of up to `part` bytes from a
-        # position in the block is contiguous.
+        # Append the block's start, so that a write of up to `part` bytes can
+        # begin anywhere in the block.
         self.bytes = memoryview(block + block[:self.part])
 
     def write_to(self, file, size):

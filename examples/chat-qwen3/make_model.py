@@ -13,8 +13,8 @@ import sys
 
 DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                     "..", "demo", "model")
-# Weight of the norms. q and k of a head get the length 8 * HEAD_NORM, which
-# determines how sharp attention is.
+# Weight of the q and k norms. Vectors q and k of a head have length 8 *
+# HEAD_NORM, which determines how peaked the attention is.
 HEAD_NORM = 2.0
 NAMES = {"<|pad|>": "<|endoftext|>", "<|end|>": "<|im_end|>",
          "<|user|>": "<|im_start|>", "<|assistant|>": "<think>",
@@ -57,7 +57,7 @@ def main():
     config.update(model_type="qwen3", architectures=["Qwen3ForCausalLM"])
     tensors = read_tensors()
     size = config["head_dim"]
-    # The upper half of a float32 is a bf16.
+    # A bf16 is the upper half of a float32.
     norm = struct.pack("<f", HEAD_NORM)[2:] * size
     for layer in range(config["num_hidden_layers"]):
         for name in ("q_norm", "k_norm"):

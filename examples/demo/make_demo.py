@@ -32,7 +32,7 @@ transformers.logging.disable_progress_bar()
 HERE = Path(__file__).resolve().parent
 MODEL, DATA = HERE / "model", HERE / "data"
 
-# --- The world ----------------------------------------------------------------
+# --- Names, places and things in the data -------------------------------------
 
 NAMES = """
 Anna Ben Carla David Elena Felix Grace Hugo Irene Jonas Karin Leo Maria Nils
@@ -70,7 +70,7 @@ def facts(r):
             "item": r.choice(ITEMS), "w": r.choice(WEATHER)}
 
 
-# --- The task: what the fine-tuning set asks for ------------------------------
+# --- The fine-tuning task: sentence -> structured message ---------------------
 TASK = {"meet": ["{who} wants to meet {to} at {place} on {day} at {hour}.",
                  "On {day} at {hour}, {who} is going to see {to} at {place}.",
                  "Please tell {to} that {who} will be waiting at {place}, "
@@ -115,7 +115,7 @@ def make_data():
         (DATA / f"{name}.jsonl").write_text("".join(rows))
 
 
-# --- What the base model reads ------------------------------------------------
+# --- Texts that the base model is pretrained on -------------------------------
 PLAIN = ["{who} met {to} at {place} on {day}.",
          "{who} said to {to}: I will be at {place} at {hour}.",
          "There was {w} on {day}, so {who} stayed at {place} until {hour}.",
@@ -126,7 +126,7 @@ PLAIN = ["{who} met {to} at {place} on {day}.",
          "there was {w}.",
          "It is {hour}: {time}. Now {hour} is {time}.",
          "{who} can bring {item}, call {to} or meet {to} on {day}."]
-# A sentence, and what can be asked about it.
+# Sentences, each with the keys of the questions that it answers.
 SCENES = [("On {day}, {who} and {to} were at {place} at {hour}.",
            "who to day place hour time"),
           ("{who} carried {item} to {place} on {day}.", "who item day place"),
@@ -289,7 +289,7 @@ def pretrain(text_steps=800):
     m.to(torch.bfloat16).save_pretrained(MODEL)
 
 
-# --- The check: what train.yaml gives in PyTorch ------------------------------
+# --- The same training in PyTorch, to check train.yaml ------------------------
 def encode(tok, name, length):
     """Returns input_ids, labels [rows, length]; only replies are labelled."""
     x, y = [], []

@@ -19,9 +19,9 @@ from messages import Message, normalise, read_messages
 
 PAGE = "docs/errors.md"
 
-# Files whose messages share one entry, and the heading of that entry.
+# Files whose messages share one entry of the page, and the entry's heading.
 SHARED = {
-    # The compiler's checks of its own work, phase by phase.
+    # Internal checks of the compiler, by phase.
     "compiler/Codegen/CommandTables.cpp": "The compiler refuses its own work",
     "compiler/Codegen/EmitModule.cpp": "The compiler refuses its own work",
     "compiler/Codegen/KernelText.cpp": "The compiler refuses its own work",
@@ -41,13 +41,13 @@ SHARED = {
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
     "compiler/Graph/ShardVocabulary.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
-    # The tables of a module, field by field.
+    # Checks of each field of a module's tables.
     "runtime/Module/*Check.cpp": "train.so is damaged",
     "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
-    # The header of a safetensors file, field by field.
+    # Checks of each field of a safetensors header.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",
     "runtime/Weights/StoredTensors.cpp": "A safetensors file is damaged",
-    # Why a kernel refuses a launch.
+    # Reasons for which a kernel refuses a launch.
     "runtime/Kernels/C*/*": "No kernel is left for an operation",
     "runtime/Kernels/LibraryKernel.h": "No kernel is left for an operation",
 }

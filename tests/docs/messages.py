@@ -52,8 +52,8 @@ _TOKEN = re.compile(
       | .""", re.S | re.X)
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
-# Names whose call makes a message, and the index of its text argument;
-# _FORMATS take a format string.
+# Callables that create a message, with the index of the text argument. In
+# _FORMATS, the argument is a format string.
 _FORMATS = {("Status", "::", "invalid"): 0, ("Status", "::", "error"): 1}
 _CALLS = {
     ("Status",): 1,
@@ -64,7 +64,7 @@ _CALLS = {
     ("remarks", ".", "push_back"): 0,
 } | _FORMATS
 _DIAGNOSTICS = ("emitError", "emitOpError", "emitWarning")
-# Functions whose result is a message.
+# Functions that return a message.
 _RETURNING = (
     ("Divergence", "::", "check"),
     ("idleGpusRemark",),
@@ -195,7 +195,7 @@ def cpp_messages(source: str,
     for i in range(1, len(words)):
         if words[i].is_literal:
             continue
-        # A parser returns its message in a parameter `error`; a `warning`
+        # Parsers return a message in a parameter `error`. A variable `warning`
         # holds a message for later.
         if words[i].text == "=" and (_named(words, i, ("error",))
                                      or _named(words, i, ("warning",))):
@@ -253,7 +253,7 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        # The first argument is the message, the second the remedy.
+        # DataError takes the message, then the remedy.
         if name == "DataError" and node.args:
             yield "; ".join(text(part) for part in node.args[:2]), node.lineno
         elif name == "ArgumentTypeError":
@@ -266,7 +266,7 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
 
 # -------------------------------------------------------- the repository ---
 
-# The dialects' verifiers are left out: they check the compiler's output.
+# Omits the dialects: their verifiers check the compiler's output.
 _FOLDERS = ("compiler", "frontend", "runtime", "tools")
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Values that config.json implies: defaults, and the frequencies of RoPE, which
-// are compared with those of transformers 5.
+// Values that follow from config.json: defaults, and RoPE frequencies, which
+// are compared with transformers 5.
 
 #include "frontend/HfConfig.h"
 
@@ -25,8 +25,8 @@ ModelConfig parse(const std::string &extra) {
   return config.isOk() ? *config : ModelConfig();
 }
 
-/// Expects frequencies within one unit in the last place, because PyTorch's pow
-/// differs from the C library's.
+/// Expects equal frequencies up to 1 ulp, because PyTorch's pow differs from
+/// the C library's.
 void expectFrequencies(const ModelConfig &config,
                        const std::vector<float> &expected) {
   ASSERT_EQ(config.rotaries.size(), 1u);
@@ -58,7 +58,7 @@ TEST(HfConfigTest, TakesNullForMissing) {
 }
 
 /// paddingToken is the row that torch.nn.Embedding(vocab, width, pad_token_id)
-/// does not train; -1 if there is none.
+/// does not train, or -1.
 TEST(HfConfigTest, KnowsTheRowOfPadding) {
   EXPECT_EQ(parse("").paddingToken, -1);
   EXPECT_EQ(parse(R"(, "pad_token_id": null)").paddingToken, -1);

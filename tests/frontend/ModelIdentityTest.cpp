@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 
-// The description of a model's arithmetic.
-
 #include "frontend/ModelIdentity.h"
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace {
 
 const std::string kName = "layers.0.mlp.experts.down_proj";
 
-/// Files with two experts of 3 rows and 64 columns; the scales have the given
+/// Files with two experts of 3 rows and 64 columns, and scales of a given
 /// shape.
 struct ExpertFiles {
   explicit ExpertFiles(std::vector<int64_t> scaleShape,

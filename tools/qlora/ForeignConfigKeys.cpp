@@ -81,8 +81,7 @@ Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Treats a key with value null as absent, unless null has a meaning in the
-/// tool.
+/// Treats a key with value null as absent, unless null has a meaning there.
 Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(ForeignTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "

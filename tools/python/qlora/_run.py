@@ -97,8 +97,8 @@ class Training:
         try:
             row = self._rows.get()
         except KeyboardInterrupt:
-            # A terminal also sends SIGINT to the program, which counts both
-            # once.
+            # A terminal sends SIGINT to the program, too; it counts both as
+            # one.
             self.stop(signal.SIGINT)
             raise
         if row is None:

@@ -77,7 +77,7 @@ static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
 }
 
-/// Concatenates A and A_0 by rows, or B and -B_0 (`start`) by columns.
+/// Appends the initial factor `start`: A_0 below A, or -B_0 to the right of B.
 static void putBeside(std::span<const float> start,
                       const qlora_parameter &parameter, SafetensorsItem &item) {
   const bool isB = std::string_view(parameter.name).ends_with(".lora_B.weight");
@@ -87,8 +87,8 @@ static void putBeside(std::span<const float> start,
   item.shape[isB ? 1 : 0] *= 2;
 }
 
-/// Returns the trainable parameters in their final form: a model's weights in
-/// their own dtypes, and adapters that fit the original model.
+/// Returns the trainable parameters as the final file stores them: a model's
+/// weights in the dtypes of its files, and adapters for the original base.
 static std::vector<SafetensorsItem> finalItems(const LoadedModule &module,
                                                const Options &options,
                                                const LoraInitFactors &factors) {
@@ -129,8 +129,8 @@ static std::string configText(const LoadedModule &module,
   return dumpJson(adapterConfig(module, options, form), 2) + "\n";
 }
 
-/// Writes the template of --chat-template as the tokenizer's own, for
-/// inference. Skips a template that is only for training.
+/// Writes the template of --chat-template as the tokenizer's chat template.
+/// Skips qwen3-training, which inference must not use.
 static Status writeNamedTemplate(const Options &options,
                                  const std::string &folder,
                                  AtomicFile::Flush flush) {

@@ -40,7 +40,7 @@ inline constexpr const char *kAdapterWeights = "adapter_model.safetensors";
 /// Whether a folder has the weights file of an adapter.
 bool holdsAdapter(const std::filesystem::path &folder);
 
-/// Returns the name of the file with the trainable parameters.
+/// Returns the name of the safetensors file for the trainable parameters.
 const char *trainedFile(const LoadedModule &module);
 
 /// How adapters that start from factors of the base weights
@@ -49,9 +49,9 @@ const char *trainedFile(const LoadedModule &module);
 /// LoRA on the original weights, [A, A_0] and [B, -B_0], of twice the rank.
 enum class AdapterForm { kTrained, kPlain };
 
-/// Returns adapter_config.json with PEFT's keys. target_modules is the given
-/// list; for all-linear, the last names of the modules; for a regular
-/// expression, all module names in full: not every reader supports expressions.
+/// Returns adapter_config.json with PEFT's keys. target_modules is the option's
+/// list, or for all-linear the last names of the modules. A regular expression
+/// becomes the full module names, since not every reader supports expressions.
 nlohmann::ordered_json adapterConfig(const LoadedModule &module,
                                      const Options &options,
                                      AdapterForm form = AdapterForm::kTrained);
@@ -68,12 +68,12 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush,
                           AdapterForm form = AdapterForm::kTrained);
 
-/// An adapter in `folder`/.staging with reserved disk space and no values yet.
-/// The destructor removes it if write() did not succeed.
+/// An adapter in `folder`/.staging whose disk space is reserved before its
+/// values are known. The destructor removes it unless it has trained values.
 class PreparedAdapter {
 public:
   /// Creates `folder` if it is missing. `module` and `options` must outlive the
-  /// result. kResourceExhausted, with a fix, if disk space is missing.
+  /// result. Returns kResourceExhausted if disk space is missing.
   static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
                                            const Options &options,
                                            const std::string &folder);
@@ -83,7 +83,7 @@ public:
 
   /// Moves the adapter into the folder, and replaces an existing adapter and
   /// its tokenizer. `trained`: the bytes of finalTensors(). `factors`: the
-  /// initial A and B, if they are factors of the base. Call it once.
+  /// initial A and B, if they were computed from the base. Call it once.
   Status write(const NextBytes &trained, const LoraInitFactors &factors = {});
 
 private:

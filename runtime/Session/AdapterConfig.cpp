@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Writes adapter_config.json, and checks the keys of a given one: which must
-// agree, and which must be off.
+// Writes adapter_config.json. Checks the file of an existing adapter: some keys
+// must equal this run's options, and unsupported features must be off.
 
 #include <nlohmann/json.hpp>
 
@@ -91,7 +91,7 @@ static ordered_json timesAll(const ordered_json &pattern, double factor) {
   return numbers;
 }
 
-/// Doubles the rank and keeps the scale, as PEFT's conversion does.
+/// Doubles the rank, and adjusts alpha to keep the scale, as PEFT does.
 static void makePlain(ordered_json &config) {
   const double factor =
       config["use_rslora"] == true ? std::numbers::sqrt2 : 2.0;
@@ -103,8 +103,8 @@ static void makePlain(ordered_json &config) {
   config["init_lora_weights"] = true;
 }
 
-/// Returns init_lora_weights as written: PEFT changes the base accordingly
-/// before it loads an adapter. After LoftQ, PEFT must not change the base.
+/// Returns init_lora_weights for the file. PEFT initializes the base with it
+/// before loading the adapter; for LoftQ it is true, which keeps the base.
 static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
              ? ordered_json(init != "false")
@@ -150,8 +150,8 @@ ordered_json adapterConfig(const LoadedModule &module, const Options &options,
   return config;
 }
 
-/// Keys that do not affect results, whatever their value, or that are checked
-/// separately. A and B are [out, in] for either value of fan_in_fan_out.
+/// Keys that are not compared: they do not affect results, or are checked
+/// separately. The layout of A and B does not depend on fan_in_fan_out.
 static const std::set<std::string, std::less<>> kIgnored = {
     "auto_mapping",        "base_model_name_or_path",
     "ensure_weight_tying", "fan_in_fan_out",
@@ -196,7 +196,7 @@ static std::string flagText(const ordered_json &value) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// What the adapter is compared with: a program, or options before compilation.
+/// An adapter is compared with a program, or with options before compilation.
 enum class Compared { kProgram, kOptions };
 
 static Status differs(const std::string &path, const char *key,
@@ -213,7 +213,7 @@ static Status differs(const std::string &path, const char *key,
                          path, key, dumpJson(theirs), ours, flag, value);
 }
 
-/// Checks that each module of the adapter is one of the program's.
+/// Checks that the adapter's tensors are the program's adapter parameters.
 static Status checkTargets(const std::string &folder,
                            const ordered_json &config,
                            const LoadedModule &module, const Options &options) {
@@ -232,8 +232,8 @@ static Status checkTargets(const std::string &folder,
       dumpJson(options.value("lora_target_modules")), flagText(theirs));
 }
 
-/// Whether this run's base fits an adapter's init_lora_weights: both have the
-/// same value, or both leave the base unchanged.
+/// Whether the adapter was trained on this run's base: both have the same
+/// init_lora_weights, or neither initialization changes the base.
 static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
   return theirs == init ||
@@ -243,7 +243,7 @@ static bool hasOurBase(const ordered_json &theirs, const Options &options) {
 }
 
 namespace {
-/// A key whose value must agree with an option, and PEFT's default for the key.
+/// A key that must equal an option. `missing`: PEFT's default for the key.
 struct ComparedKey {
   const char *key, *option;
   ordered_json missing;
@@ -271,7 +271,6 @@ static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
   return nlohmann::json(theirs) == nlohmann::json(ours);
 }
 
-/// Compares an adapter's config with the values that follow from the options.
 static Status compareConfig(const std::string &path, const ordered_json &config,
                             const Options &options, Compared with) {
   constexpr const char *kInit = "init_lora_weights";
@@ -300,7 +299,7 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // {module: value} counts as its value: tensor names have the module.
+    // Take the value of {module: value}: tensor names identify the module.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

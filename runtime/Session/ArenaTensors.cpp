@@ -111,12 +111,12 @@ uint64_t streamBufferBytes(const LoadedModule &module, int ranks) {
   for (const qlora_arena_kind kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_STATE, QLORA_ARENA_RESIDUAL})
     largest = std::max(largest, ArenaTensors(module, kind, ranks).bytes());
-  // The size of a window, and of a message from another rank.
+  // Rank 0 has a window; several ranks also need a message of the same size.
   return std::min(kWindow, largest) * (ranks > 1 ? 2 : 1) + kSafetensorsWaiting;
 }
 
 //===----------------------------------------------------------------------===//
-// From all ranks to the file
+// Gathering tensors for the file
 //===----------------------------------------------------------------------===//
 
 ArenaReader::ArenaReader(const ArenaTensors &tensors, Device &device,
@@ -205,7 +205,7 @@ Status ArenaReader::finish() {
 }
 
 //===----------------------------------------------------------------------===//
-// From the file to all ranks
+// Distributing tensors of the file
 //===----------------------------------------------------------------------===//
 
 Status ArenaTensors::checkTensor(const SafetensorsFile &file,
@@ -240,9 +240,9 @@ static void addTo(std::span<uint8_t> sum, std::span<const uint8_t> more) {
   }
 }
 
-/// Reads the residual of one rank: the sum of the residuals, in the file, of
-/// the ranks that it replaces. The first is copied, so zeros keep their signs.
-/// `out` is within the residual of one rank.
+/// Reads a range of one rank's residual. With fewer ranks than in the file,
+/// sums the residuals of the ranks that this rank replaces. Copies the first
+/// summand, because 0 + -0 would lose the sign.
 static Status readResiduals(const SafetensorsFile &file,
                             const SafetensorsTensor &tensor, uint64_t piece,
                             uint64_t ranks, uint64_t at,

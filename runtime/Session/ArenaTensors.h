@@ -3,17 +3,17 @@
 // Reads and writes whole tensors of an arena, however their bytes are
 // distributed over the ranks.
 //
-//   adapter_model.safetensors   TRAINABLE; or model.safetensors
+//   adapter_model.safetensors   TRAINABLE (full fine-tuning: model.safetensors)
 //   state.safetensors           STATE
 //   residuals.safetensors       RESIDUAL, NAME [ranks, ...]: the quantization
 //                               error of each rank's compressed gradients
 //
 // Trainable parameters and optimizer states may be fsdp shards (ABI/module.h,
 // `trained_pieces` and `update_pieces`); a tensor may span two shards.
-// Residuals differ on every rank. Only rank 0 has the file. It is read and
-// written in windows of 4 MiB: other ranks pass their bytes of a window from
-// rank to rank down to rank 0, and rank 0 sends what it reads to all. No rank
-// needs more than streamBufferBytes() for this, however large the arenas are.
+// Residuals differ on every rank. Only rank 0 accesses the files, in windows of
+// 4 MiB. To save a window, the other ranks pass their bytes from rank to rank
+// down to rank 0. To load a window, rank 0 sends it to all ranks. Each rank
+// needs at most streamBufferBytes() for this, however large the arenas are.
 //
 // Files hold whole tensors, so a run can resume with another number of shards.
 // With the same number of ranks, residuals are unchanged. With fewer, rank r
@@ -48,8 +48,8 @@ class ArenaTensors {
 public:
   /// Lists the tensors of TRAINABLE, STATE or RESIDUAL in file order.
   ArenaTensors(const LoadedModule &module, qlora_arena_kind kind, int ranks);
-  /// Reorders the tensors like `items`, which have the same names, such as the
-  /// tensors of a file with other dtypes.
+  /// Sorts the tensors in the order of `items`, which must have the same names.
+  /// A file's dtypes determine its order, and they may differ from the arena's.
   void sortAs(std::span<const SafetensorsItem> items);
 
   /// Returns names, dtypes and shapes. `bytes` have sizes and no memory.
@@ -60,7 +60,6 @@ public:
   /// this run's number of ranks. Errors name the file, the tensor and both
   /// shapes. `file` must outlive the source.
   StatusOr<TensorSource> sourceFrom(const SafetensorsFile &file) const;
-  /// Returns a source that fills with zeros.
   static TensorSource zeros();
   /// Fills the arenas of all ranks from rank 0's `source`; the other ranks
   /// ignore theirs. All ranks call it, between entries.
@@ -105,9 +104,9 @@ public:
   ArenaReader(const ArenaTensors &tensors, Device &device, RankGroup &group);
   /// Reads the next bytes of the tensors. Only for rank 0.
   Status read(std::span<uint8_t> out);
-  /// Sends the remaining bytes to rank 0, which drops what it has not read: a
-  /// file that cannot be written must not block the other ranks. Also returns
-  /// errors of the device and of other ranks.
+  /// Sends the remaining bytes to rank 0, which drops them, so that a failed
+  /// write on rank 0 does not block the other ranks. Returns errors of the
+  /// device and of other ranks.
   Status finish();
 
 private:

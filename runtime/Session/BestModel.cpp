@@ -21,7 +21,7 @@ struct MetricRow {
 
 static constexpr const char *kMetricOption = "metric_for_best_model";
 
-/// Choices of the option: names as in metrics.jsonl, without eval_.
+/// Choices of --metric-for-best-model: metrics.jsonl adds the prefix eval_.
 static constexpr MetricRow kMetrics[] = {
     {"loss", &EvaluationResult::loss, false},
     {"perplexity", &EvaluationResult::perplexity, false},

@@ -28,7 +28,7 @@ public:
 
   /// Records the evaluation after `step`.
   void add(const EvaluationResult &result, int64_t step);
-  /// Returns whether `patience` evaluations in a row were not better.
+  /// Returns whether `patience` consecutive evaluations had no improvement.
   bool shouldStop() const { return patience > 0 && withoutBetter >= patience; }
 
   /// Metric of the best evaluation; empty before the first.

@@ -30,7 +30,7 @@ using nlohmann::ordered_json;
 /// Inputs of the background thread, copied because training changes them.
 struct CheckpointWriter::Order {
   int64_t step = 0;
-  int64_t bestStep = 0; ///< step of the best model; 0: none is kept
+  int64_t bestStep = 0; ///< step of the best model; 0: none
   std::string folder;   ///< final name of the checkpoint
   ordered_json trainer; ///< trainer_state.json without the history
   uint64_t metricsBytes = 0; ///< bytes of metrics.jsonl, up to this step
@@ -162,8 +162,8 @@ static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
       AtomicFile::Flush::kNo);
 }
 
-/// Writes the tensors' files. `written` receives the status of the files. All
-/// ranks send all tensors even if a file cannot be written.
+/// Gathers all tensors and writes their files. Returns errors of devices and
+/// ranks. `written` receives errors of files, which do not stop the gathering.
 Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
                                  Status &written) const {
   const std::map<std::string, std::map<std::string, std::string>> metadata = {
@@ -181,7 +181,7 @@ Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
   return Status::ok();
 }
 
-/// Runs on the background thread. The manifest's writer flushes all files.
+/// Runs on the background thread. writeManifest() flushes all files.
 Status CheckpointWriter::writeOut(const Order &order) const {
   const std::string part = order.part();
   const auto put = [&](const char *name, const std::string &text) {
@@ -207,7 +207,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Renames to the final name, which was freed when the run started.
+/// Gives the checkpoint its final name, which was freed when the run started.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::unavailable("cannot write '{}': {}", order.folder,

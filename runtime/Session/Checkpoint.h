@@ -10,7 +10,7 @@
 //                          gradients (ArenaTensors.h)
 //   trainer_state.json     as transformers writes it (TrainerState.h)
 //   metrics.jsonl          up to this step; a resumed run starts with it
-//   config.resolved.yaml, gemm_table.json (of a GPU)
+//   config.resolved.yaml, gemm_table.json (only on GPUs)
 //   MANIFEST.json          size and SHA-256 of each file above; identity of
 //                          model, data and program (CheckpointMetadata.h), and
 //                          of the run (CheckpointFolder.h)
@@ -22,10 +22,10 @@
 // final one. A background thread does the rest while training continues: small
 // files, flush, manifest, rename, and last the removal of older checkpoints. A
 // process that is killed at any moment leaves the earlier checkpoints complete.
-// The additional memory is the windows and the page cache.
+// A checkpoint needs memory only for the windows and the page cache.
 //
-// A failed checkpoint is a warning. Training continues, and the final adapter
-// has its disk space reserved.
+// A failed checkpoint is only a warning: training continues, and the disk space
+// of the final adapter is already reserved.
 
 #ifndef QLORA_RUNTIME_SESSION_CHECKPOINT_H
 #define QLORA_RUNTIME_SESSION_CHECKPOINT_H
@@ -45,11 +45,11 @@ namespace qlora {
 /// Key of the training state in the metadata of state.safetensors.
 inline constexpr const char *kStateKey = "state";
 
-/// Exists on rank 0. Used by the session's thread; `run` must outlive it.
+/// Writes checkpoints on rank 0. Only the session's thread may use it.
 class CheckpointWriter {
 public:
-  /// Removes an unfinished checkpoint of a killed run. `resumed`: the
-  /// checkpoint that this run resumes from, or null.
+  /// Removes unfinished checkpoints of a killed run. `resumed`: the checkpoint
+  /// that this run resumes from, or null. `run` must outlive this object.
   CheckpointWriter(const Run &run, nlohmann::ordered_json facts,
                    const ResumePoint *resumed);
   /// Waits for the checkpoint that is being written.
@@ -63,8 +63,8 @@ public:
               const BestModel &best);
   /// Sends this rank's bytes to rank 0. The other ranks call it during save().
   static Status send(const Run &run);
-  /// Returns this run's latest complete checkpoint; else the one that it
-  /// resumed from; else a name without a folder. Waits while one is written.
+  /// Returns this run's latest complete checkpoint, else the checkpoint that it
+  /// resumed from, else an empty name. Waits for a checkpoint in progress.
   const CheckpointName &newest();
   /// Warns if the last checkpoint failed. Does not wait.
   void poll();

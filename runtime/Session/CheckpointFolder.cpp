@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 static constexpr std::string_view kPrefix = "checkpoint-";
 static constexpr std::string_view kUnfinished = ".part.new";
-/// Ending that earlier versions gave to a folder that was being replaced.
+/// Suffix of a checkpoint that an earlier version of qlora was replacing.
 static constexpr std::string_view kSetAside = ".part.new_old";
 static constexpr std::string_view kReplaced = ".replaced";
 
@@ -100,7 +100,7 @@ static Status cannotReplace(const std::string &folder,
       folder, error.message());
 }
 
-/// Returns whether a checkpoint records another run.
+/// Returns whether the checkpoint's metadata has a run id other than `id`.
 static bool isOfAnother(const std::string &folder, const std::string &id) {
   const auto facts = readMetadata(folder);
   return facts.isOk() && runIdOf(facts.value()) != id;
@@ -110,7 +110,8 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // Change the id first: if the run is killed then, 'latest' refuses the rest.
+  // Change the id first. If the run is then killed, 'latest' ignores the
+  // checkpoints of other runs that are not renamed yet.
   if (id.empty())
     fs::remove(file, error);
   else

@@ -11,8 +11,8 @@
 //
 // A run gets its id when it starts from scratch or from a checkpoint in another
 // folder. It keeps the id when it resumes in its own folder, and each of its
-// checkpoints records it. Checkpoints of earlier versions have no id; neither
-// have runs that resumed from one. They match a folder without .run.
+// checkpoints records it. Checkpoints of earlier versions of qlora have no id,
+// and neither have runs that resume from them. Their folder has no .run.
 
 #ifndef QLORA_RUNTIME_SESSION_CHECKPOINTFOLDER_H
 #define QLORA_RUNTIME_SESSION_CHECKPOINTFOLDER_H
@@ -47,19 +47,19 @@ std::string runIdIn(const std::string &output);
 
 /// Returns whether the path names a checkpoint-N.replaced.
 bool isReplaced(const std::string &folder);
-/// Makes the run `id` (empty: it has none) the owner of `output`. Renames
+/// Makes run `id` (empty: a run without an id) the owner of `output`. Renames
 /// checkpoints of other runs, and those after `lastStep` (-1: all), to
 /// checkpoint-N.replaced, and returns their old names.
 StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep);
 
-/// Returns whether recoverCheckpoints() may find something.
+/// Returns whether `output` has unfinished checkpoints, complete or not.
 bool hasUnfinished(const std::string &output);
-/// Renames every unfinished checkpoint that is complete and whose final name is
-/// free: its process was killed just before the last rename. If two have the
-/// same final name, the one that was being replaced is tried second.
+/// Renames each unfinished checkpoint that has all files to its final name, if
+/// that name is free: its process was killed just before this rename. A new
+/// checkpoint is tried before the checkpoint that it was replacing.
 void recoverCheckpoints(const std::string &output);
-/// Removes the unfinished checkpoints that are not complete.
+/// Removes all unfinished checkpoints. Call recoverCheckpoints() first.
 void removeUnfinished(const std::string &output);
 
 } // namespace qlora

@@ -20,8 +20,8 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// Program options that affect only memory or grouping of computations, and
-/// results only by rounding.
+/// Program options that change only memory use and the grouping of
+/// computations. Results differ only by rounding.
 static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "host_memory_limit",      "offload",
@@ -136,9 +136,9 @@ static Status differs(const std::string &checkpoint, std::string_view what,
                          checkpoint, what, dumpJson(before), dumpJson(own));
 }
 
-/// Returns an option's effective value in today's spelling; null: not recorded.
-/// `loss_type` becomes the objective's loss (lossOf): earlier versions recorded
-/// `sigmoid` by default for every objective.
+/// Returns an option's recorded value, also if it was recorded under an alias;
+/// null if there is none. For loss_type, returns the loss that it selects
+/// (lossOf): earlier versions recorded sigmoid by default for every objective.
 static ordered_json meaningOf(const OptionRow &row,
                               const ordered_json &options) {
   if (row.name == std::string_view("loss_type") && options.contains("rl"))
@@ -188,7 +188,7 @@ Status compareMetadata(const std::string &checkpoint,
         {"threads", "another number of threads"}})
     if (before.at(key) != own.at(key))
       others += (others.empty() ? "" : ", ") + std::string(what);
-  // Treat missing speeds, as in earlier versions, as equal speeds.
+  // Earlier versions recorded no speeds: the speeds were equal.
   const ordered_json equal = ordered_json::array();
   if (before.value("speeds", equal) != own.value("speeds", equal))
     others += (others.empty() ? "" : ", ") + std::string("other rank speeds");
@@ -200,8 +200,8 @@ Status compareMetadata(const std::string &checkpoint,
   return Status::ok();
 }
 
-/// Checks a given number of micro-batches that differs from the `needed`
-/// number, which keeps the checkpoint's rows per step.
+/// Checks --gradient-accumulation-steps if it differs from `needed`, the number
+/// of micro-batches that keeps the checkpoint's rows per step.
 static Status checkGivenSteps(const ordered_json &before,
                               const Options &options, int64_t ranks,
                               int64_t needed,

@@ -3,8 +3,8 @@
 // The identity of a checkpoint, stored in its manifest, and the check whether a
 // run can resume from it. There are three kinds of metadata:
 //
-//   must be equal     model, data, options that change a step's results, rows
-//                     per step: else the error has both values
+//   must be equal     model, data, rows per step, and options that change a
+//                     step's results: a difference is an error
 //   affect rounding   program, backend, ranks, threads: changes are reported
 //   free to change    learning rate, schedule and so on: changes are reported
 //
@@ -35,21 +35,21 @@ struct RunMetadata {
   int threads = 0;
 };
 
-/// Returns the recorded metadata that determine the model's results.
+/// Returns the metadata in train.so that affects results.
 nlohmann::json modelMetadata(const Options &options);
 
 /// Computes the metadata from a sample of the weights and the complete program.
 StatusOr<nlohmann::ordered_json> checkpointMetadata(const RunMetadata &run);
 
-/// Returns the SHA-256 of the adapter that --adapter-name-or-path names; ""
-/// without one, null if it is unknown. When resuming, returns the checkpoint's
-/// value (`before`; null: nothing is resumed), because its weights include that
-/// adapter. Refuses another adapter.
+/// Returns the SHA-256 of the adapter in --adapter-name-or-path: "" without the
+/// option, null if it is unknown. When resuming, returns the value in `before`,
+/// the checkpoint's metadata (else null), because the checkpoint's weights
+/// include that adapter. Refuses another adapter.
 StatusOr<nlohmann::ordered_json>
 startMetadata(const Options &options, const nlohmann::ordered_json *before);
 
-/// Returns whether a program option affects only memory or grouping of
-/// computations, and results only by rounding.
+/// Returns whether a program option changes only memory use and the grouping of
+/// computations, so that results differ only by rounding.
 bool decidesPlanAlone(std::string_view option);
 
 /// Checks whether a run with metadata `own` can resume from the checkpoint
@@ -59,11 +59,10 @@ Status compareMetadata(const std::string &checkpoint,
                        const nlohmann::ordered_json &own,
                        std::vector<std::string> &remarks);
 
-/// Returns the number of micro-batches that each rank accumulates: from the
-/// options, or else so that the checkpoint's rows per step stay the same.
-/// `before`: the checkpoint's metadata; null: nothing is resumed. Refuses
-/// options that conflict with the checkpoint, unless they equal the
-/// checkpoint's and only the number of ranks changed.
+/// Returns the number of micro-batches that each rank accumulates. When
+/// resuming, keeps the rows per step of the checkpoint, whose metadata is
+/// `before` (else null). Refuses options that ask for other rows per step.
+/// Accepts unchanged options if only the number of ranks changed.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
                                   const Options &options, int64_t ranks,
                                   std::vector<std::string> &remarks);

@@ -5,10 +5,10 @@
 //
 //   qlora_uniform(seed, micro-batch, op, row, column) >= probability
 //
-// where row is the row's index in the micro-batch (b T + t), column is the
-// column of the adapter's input, and both sides are float32
+// where row is b T + t for token t of sequence b (T tokens per sequence),
+// column is the column of the adapter's input, and both sides are float32
 // (Kernels/Math/Philox.h). Kept elements are divided by 1 - probability.
-// Adapters of linears that read the same x share one op.
+// Adapters of linears with the same input share one op and so one mask.
 //
 // train.so records the ops, keyed by the parameter name of each lora_A:
 //

@@ -33,7 +33,7 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a training step. Fix: --max-steps 1");
-  // Ranks that shard the base, sequences or layers gather them together.
+  // Ranks that shard the base, sequences or layers must all join the gathers.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
   Dump dump(path, run.group.rank() == 0);
@@ -61,8 +61,8 @@ static StatusOr<float> countOf(const Run &run) {
   return count;
 }
 
-/// Returns a parameter's bytes in `arena` (its own, or one of the same layout),
-/// gathered from the ranks that shard it.
+/// Gathers a parameter's bytes from the ranks that shard it. `arena`: the
+/// parameter's own arena, or an arena with the same layout.
 static StatusOr<std::vector<uint8_t>>
 wholeOf(const Run &run, const qlora_parameter &parameter, uint32_t arena) {
   std::vector<uint8_t> bytes(arenaBytesOf(parameter));
@@ -99,7 +99,7 @@ Status Dump::takeGradients(const Run &run) {
   return Status::ok();
 }
 
-/// Returns the rows of a step's longest micro-batch.
+/// Returns batch * length of a step's longest micro-batch, in tokens.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
   Schedule &schedule = run.train->schedule();
@@ -134,7 +134,6 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   return Status::ok();
 }
 
-/// Returns the decoded values of a quantized weight.
 static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
   std::vector<float> values(layout.elements);
@@ -202,7 +201,7 @@ std::vector<uint8_t> joinSlices(const LoadedModule &module,
   return whole;
 }
 
-/// Adds the decoded values only: the scales belong to the complete tensor.
+/// Adds only decoded values: a shard lacks the tensor's original scales.
 Status Dump::takeSlices(const Run &run, const qlora_parameter &parameter,
                         std::span<const uint8_t> own) {
   auto dtype = static_cast<qlora_dtype>(parameter.dtype);

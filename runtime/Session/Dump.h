@@ -23,7 +23,7 @@
 // Step 1 is the first step with a labelled token. dropout.* exist only if the
 // adapters have dropout (DropoutMasks.h). Logits are computed without dropout.
 //
-// Everything is held in memory, so it is for small models.
+// The dump is held in memory, so the option is only for small models.
 
 #ifndef QLORA_RUNTIME_SESSION_DUMP_H
 #define QLORA_RUNTIME_SESSION_DUMP_H
@@ -40,7 +40,7 @@
 
 namespace qlora {
 
-/// Rank 0 has a dump. Other ranks have a dump if they hold shards of the base
+/// Collects a dump on rank 0, and on other ranks that hold shards of the base
 /// or of trainable parameters.
 class Dump {
 public:
@@ -51,7 +51,7 @@ public:
 
   /// Adds the gradients; call it after ACCUMULATE_LAST of step 1.
   Status takeGradients(const Run &run);
-  /// Adds the dropout masks of `step` (from 0), whose gradients are taken.
+  /// Adds the dropout masks of `step` (0-based), the step of takeGradients().
   Status takeDropout(const Run &run, int64_t step);
   /// Writes the file. Only on rank 0.
   Status write();

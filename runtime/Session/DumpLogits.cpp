@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Collects a dump's logits from the blocks that LM heads compute, on all ranks
-// that hold a shard of them.
+// that hold a shard of the logits.
 
 #include "runtime/Session/Dump.h"
 
@@ -25,8 +25,8 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
   return Status::ok();
 }
 
-/// Returns whether the ranks that shard the table in group FSDP compute logits
-/// for each other's rows. In group TP all ranks have the same rows anyway.
+/// Returns whether the ranks that shard the embedding table in group FSDP
+/// compute logits for each other's rows. Ranks of group TP have equal rows.
 static bool hasRowsOfAll(const LoadedModule &module) {
   return shardGroup(module) == QLORA_GROUP_FSDP &&
          std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
@@ -42,8 +42,8 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
       row % own, shape.length);
 }
 
-/// Returns the index of the cp shard, over all sequences, to which the first
-/// rows of the logits belong.
+/// Returns the index of the cp shard to which the first rows of the logits
+/// belong. Counts the cp shards of all cp groups.
 static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);
@@ -53,8 +53,8 @@ static int64_t firstWithRows(const Run &run) {
 }
 
 namespace {
-/// Counts the LM heads of consecutive blocks of logits. At a new head, the
-/// indices of rows and columns start again.
+/// Counts the LM heads while their blocks of logits arrive. A new head begins
+/// when the row and column indices start again.
 struct HeadCount {
   size_t heads = 0;
   int32_t row = -1;
@@ -70,8 +70,8 @@ struct HeadCount {
 };
 
 /// The pipeline chunks of a micro-batch. Each chunk has a range of every group
-/// of sequences. All sequences are one group; for pairs, chosen and rejected
-/// answers are two.
+/// of sequences. For preference pairs, the chosen and the rejected answers are
+/// two groups; otherwise all sequences are one group.
 struct ChunkRows {
   int64_t count = 1;
   int64_t runTokens = 1; ///< tokens of a chunk in one group

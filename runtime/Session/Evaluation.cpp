@@ -24,7 +24,7 @@ struct Sums {
 };
 } // namespace
 
-/// Returns whether a signal ends the evaluation; in lockstep, any rank's does.
+/// Returns whether this rank or, in lockstep, any rank received a stop signal.
 static StatusOr<bool> shouldStop(const Run &run) {
   int64_t stopped = stopSignal() != 0;
   if (run.stepShape.inLockstep)
@@ -65,8 +65,8 @@ static Status addBatch(const Run &run, int64_t number, Sums &all) {
   return Status::ok();
 }
 
-/// Evaluates micro-batches i N + r on rank r, and on ranks with the same rows.
-/// In lockstep all ranks run equally many; any after the last are padding.
+/// Evaluates micro-batches r, r + N, ... on data-parallel rank r of N. In
+/// lockstep, a rank whose micro-batches end earlier runs padding instead.
 static StatusOr<Sums> addShare(const Run &run) {
   Sums all;
   ProgressListener listener;
@@ -111,7 +111,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   QLORA_RETURN_IF_ERROR(sumOverRanks(run.group, all));
   if (all.hasStopped)
     return std::optional<EvaluationResult>();
-  // The file was checked to have at least one labelled token.
+  // The validation file was checked to have at least one labelled token.
   const RowMatches &matches = all.matches;
   EvaluationResult result;
   result.sums = all.losses;
@@ -126,7 +126,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   return std::optional(result);
 }
 
-/// Formats the rewards of the kinds of answers that exist.
+/// Formats KTO's mean rewards of desirable and undesirable answers, if any.
 static std::string rewardsText(const nlohmann::ordered_json &values) {
   std::vector<std::string> rewards;
   for (const auto &[name, kind] :

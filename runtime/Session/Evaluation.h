@@ -22,8 +22,8 @@ struct EvaluationResult {
   LossSums sums;
 };
 
-/// Returns the text that the terminal shows after the loss: the measures of the
-/// objective, from the logged `values`.
+/// Returns the metrics of the training objective as text, such as "perplexity
+/// 8.21". The terminal shows it after the loss. `values`: the logged values.
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sums leaves, pairs of sums, and finally shards on all ranks.
+// Sums micro-batches to leaves, adds pairs of sums, and sums over the ranks.
 
 #include "runtime/Session/GradientTree.h"
 
@@ -33,7 +33,7 @@ GradientTree::GradientTree(int64_t count, const LoadedModule &module,
       ranks(group.collectives()), arena(*module.arena(QLORA_ARENA_GRADIENT)),
       elements(module.arenaBytes(QLORA_ARENA_GRADIENT) / sizeof(float)) {}
 
-/// Returns an axis, and its size, whose ranks share rows or experts.
+/// Returns the name and size of a mesh axis whose ranks share rows or experts.
 static std::pair<const char *, int> axisOf(const LoadedModule &module) {
   if (module.stages() > 1)
     return {"pp", module.stages()};
@@ -71,7 +71,7 @@ uint64_t GradientTree::pendingBytes(int64_t count, const LoadedModule &module,
                                     int ranks) {
   const auto levels = static_cast<uint64_t>(
       std::countr_zero(static_cast<uint64_t>(count)));
-  // The current sum and the pending sums; in finish(), what the ranks exchange.
+  // endTurn() needs the current and the pending sums, finish() two buffers.
   const uint64_t sums = levels + 1, exchanged = ranks > 1 ? 2 : 0;
   return std::max(levels > 0 ? sums : 0, exchanged) *
          module.arenaBytes(QLORA_ARENA_GRADIENT);
@@ -115,7 +115,8 @@ Status GradientTree::endTurn() {
   return turns < count ? put(std::vector<float>(elements)) : Status::ok();
 }
 
-/// Sums N consecutive copies of one shard, of N ranks, into the first copy.
+/// Sums the N ranks' values of one shard, stored one after the other, into the
+/// first.
 static void sumPieces(std::span<float> pieces, size_t length) {
   // Ranks r and r + N / 2 are in the residue class r modulo N / 2.
   for (size_t half = pieces.size() / length / 2; half > 0; half /= 2)

@@ -2,16 +2,16 @@
 
 // --reproducible-reductions: the same bits of gradients on 1, 2, 4, ... ranks.
 //
-// A step has G = K N micro-batches; micro-batch k N + r is the k-th of rank r.
-// Their sum is a tree. For a residue class c modulo m with n members,
+// On N ranks, a step has G = K N micro-batches; micro-batch k N + r is the k-th
+// of rank r. The sum is a tree. For the n micro-batches with index c modulo m,
 //
 //   sum(c, m) = sum(c, 2 m) + sum(c + m, 2 m)     if n is even
-//             = its members, one after the other  if n is odd
+//             = the n values, one after the other if n is odd
 //
-// starting from sum(0, 1). If N is a power of two, the members of c modulo N
-// are the micro-batches of rank c. So each rank sums its own members and the
-// ranks sum the rest, whatever N is. A rank runs its micro-batches class by
-// class, in the order of the reversed bits of k; then at most log2(K) partial
+// starting from sum(0, 1). If N is a power of two, sum(c, N) is the sum of rank
+// c's micro-batches. So each rank computes this part of the tree alone, and the
+// ranks compute the rest together, with the same tree for every N. A rank runs
+// its micro-batches in bit-reversed order of k, so that at most log2(K) partial
 // sums are pending at a time.
 //
 // The cost: micro-batches run in this order, and no gradient is sent before the
@@ -31,8 +31,8 @@
 
 namespace qlora {
 
-/// Returns, for each of `count` turns, the index k of its micro-batch. Blocks
-/// of leafLength(count) turns are summed into one leaf.
+/// Returns the order in which a rank runs its `count` micro-batches: the index
+/// k of each turn. Each leaf is the sum of leafLength(count) consecutive turns.
 std::vector<int64_t> turnsOf(int64_t count);
 /// Returns the largest odd divisor of `count`.
 int64_t leafLength(int64_t count);
@@ -40,12 +40,12 @@ int64_t leafLength(int64_t count);
 /// Sums a step's gradients. Used by the session's thread, between entries.
 class GradientTree {
 public:
-  /// `count`: K. All arguments must outlive this object.
+  /// `count`: K, the turns of a step. All arguments must outlive this object.
   GradientTree(int64_t count, const LoadedModule &module, Device &device,
                RankGroup &group);
 
-  /// Returns kInvalidArgument if `ranks` is not a power of two, or if the
-  /// module's sharding does not allow a tree.
+  /// Returns kInvalidArgument if `ranks` is not a power of two, if the module
+  /// shards the base or gradients, or if several ranks share rows or experts.
   static Status check(const LoadedModule &module, int ranks);
   /// Returns the host bytes that pending sums need in addition to the plan.
   static uint64_t pendingBytes(int64_t count, const LoadedModule &module,

@@ -23,8 +23,8 @@ static std::string repositoryId(const Options &options) {
                     : id;
 }
 
-/// Runs qlora-data and returns its output without the newline. An error has the
-/// last line that it printed.
+/// Runs qlora-data and returns the last line of its output. If it fails, the
+/// last line of its standard error is the error.
 static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   QLORA_ASSIGN_OR_RETURN(std::string program, findConverter());
   words.insert(words.begin(), std::move(program));

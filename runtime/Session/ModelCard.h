@@ -24,8 +24,8 @@ inline constexpr const char *kCardFile = "README.md";
 std::string modelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result, std::string_view metrics);
 
-/// Writes the model card, README.md, into the output folder. If there is a
-/// README.md that no run has written, keeps it and returns an error.
+/// Writes the model card, README.md, into the output folder. Keeps a README.md
+/// that qlora did not write, and returns an error.
 Status writeModelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result);
 

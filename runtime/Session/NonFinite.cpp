@@ -35,8 +35,8 @@ static const float *firstNonFinite(std::span<const float> values) {
   return found == values.end() ? nullptr : &*found;
 }
 
-/// Describes losses that are not finite, from the sums that the gradient arena
-/// has in addition to gradients.
+/// Describes losses that are not finite. The gradient arena also has the sums
+/// of the losses.
 static std::vector<std::string>
 describeLosses(const LoadedModule &module, const BatchShape &shape,
                std::span<const float> gradient) {
@@ -57,7 +57,8 @@ describeLosses(const LoadedModule &module, const BatchShape &shape,
   return found;
 }
 
-/// Describes a micro-batch with sums in `gradient`; empty if all are finite.
+/// Describes the losses and gradients that are not finite; empty if none.
+/// `gradient`: the gradient arena after one micro-batch.
 static std::string describe(const LoadedModule &module, const BatchShape &shape,
                             std::span<const float> gradient) {
   std::vector<std::string> found = describeLosses(module, shape, gradient);
@@ -80,8 +81,9 @@ static Status clearGradient(const Run &run) {
   return run.device.write(*run.module.arena(QLORA_ARENA_GRADIENT), 0, zeros);
 }
 
-/// Returns this rank's first bad micro-batch (index in the step) and its text;
-/// -1: none. In lockstep runs all of them, since the other ranks wait.
+/// Returns this rank's first non-finite micro-batch (index in the step; -1:
+/// none) and its description. In lockstep, runs all micro-batches, because the
+/// other ranks wait in their collectives.
 static StatusOr<std::pair<int64_t, std::string>>
 findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);

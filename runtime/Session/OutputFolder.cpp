@@ -39,7 +39,7 @@ bool trains(const Options &options) {
          options.number("num_train_epochs") > 0;
 }
 
-/// Returns whether a file is one that a run writes before it has an adapter.
+/// Returns whether a file may be left by a run that ended without an adapter.
 static bool isLeftOver(const fs::path &file) {
   const std::string name = file.filename();
   if (name == kStagingFolder && holdsAdapter(file))
@@ -184,7 +184,7 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
 OutputFolder::~OutputFolder() {
   if (!lockFile.isOpen())
     return;
-  // Unlink while locked: isFileAt() is then false for earlier openers.
+  // Unlink while locked, so that isFileAt() fails for a process that waits.
   unlink(lockOf(path).c_str());
   if (isNew)
     rmdir(path.c_str());

@@ -9,8 +9,8 @@
 //   config.resolved.yaml   metrics.jsonl   gemm_table.json
 //   trainer_log.jsonl      runs (event files)
 //   environment.json  plan.json  sessions   (SessionRecord.h)
-//   *.part.*   not yet renamed (AtomicFile.h, Adapter.h); files are removed
-//              when the folder is claimed
+//   *.part.*   temporary files (AtomicFile.h, Adapter.h), removed when a run
+//              claims the folder
 //   .staging   reserved space and files of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
 //   .run       the id of the run (CheckpointFolder.h)
@@ -46,8 +46,8 @@ namespace qlora {
 /// Returns whether the options ask for training steps, not only an evaluation.
 bool trains(const Options &options);
 
-/// Returns the error that claim() would return for the folder's content;
-/// changes nothing. For a launcher, before it starts ranks.
+/// Returns the error that claim() would return for the folder's content, but
+/// changes nothing. A launcher calls it before it starts ranks.
 Status checkOutputFolder(const Options &options);
 
 /// A folder that only this process writes to while this object exists.

@@ -23,8 +23,8 @@
 
 namespace qlora {
 
-/// Returns the index of the largest plan, in bytes, that fits into `free`
-/// bytes. If none fits: of the smallest, for which the device reports an error.
+/// Returns the index of the largest plan that fits into `free` bytes. If no
+/// plan fits, returns the smallest, for which the device reports an error.
 size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free);
 
 /// Returns the bytes of GPU memory that this rank's plan needs.

@@ -3,8 +3,8 @@
 // Checks that all ranks were started with the same arguments. Each rank
 // computes separately, from the program, the options and the data, how many
 // labels the others have, which command is captured and when a step is timed.
-// If results differed, ranks would wait for each other forever. Paths and
-// memory plans (ProgramForm.h) may differ.
+// If ranks got different answers, they would wait for each other forever. Paths
+// and memory plans (ProgramForm.h) may differ.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H
 #define QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H
@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// All ranks call it. Returns an error that names the first difference from
-/// rank 0; rank 0 gets none.
+/// Returns an error that names the first difference from rank 0; rank 0 gets no
+/// error. All ranks call it.
 Status checkRankConsistency(const SessionRequest &request,
                             const LoadedModule &module, const Options &options,
                             RankGroup &group, const Dataset *train,

@@ -55,7 +55,8 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks) {
   return {given.begin(), given.end()};
 }
 
-/// Predicts the time of one more micro-batch, without the update.
+/// Predicts the seconds of a micro-batch without the update: the difference
+/// between a step with two micro-batches and a step with one.
 static std::optional<double> secondsOn(const DeviceProfile &gpu,
                                        const LoadedModule &module) {
   double seconds = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Relative speeds of ranks. A step's micro-batches are assigned in proportion
-// (Data/MicroBatchAssignment.h), so that no rank waits for a slower GPU.
+// Relative speeds of ranks. A rank's number of micro-batches is proportional to
+// its speed (Data/MicroBatchAssignment.h), so no rank waits for a slower GPU.
 //
 //   --rank-speeds 3 1     as measured by the user
-//   (nothing)             the predicted time of a micro-batch on each known GPU
-//                         (Kernels/KnownGpus.cpp); if one is unknown, and on
-//                         CPUs, all speeds are equal
+//   (nothing)             from the predicted time of a micro-batch on each GPU;
+//                         all are equal on CPUs, or if a GPU is not listed in
+//                         Kernels/KnownGpus.cpp
 //
-// Unused in lockstep, in which all ranks run equally many micro-batches.
+// In lockstep, all ranks run equally many micro-batches and speeds are unused.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKSPEEDS_H
 #define QLORA_RUNTIME_SESSION_RANKSPEEDS_H
@@ -29,9 +29,9 @@ Status checkRankSpeeds(const Options &options, const LoadedModule &module,
 /// Returns the option's speed of each rank; empty if equal or not given.
 std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
-/// Returns the text that a rank sends about its GPU (Device::hardware): its
-/// name, and the seconds of a micro-batch of `module`'s longest rows, if known.
-/// Programs may differ, so all ranks must use each rank's own prediction.
+/// Returns the text that a rank sends to the others: its GPU's name
+/// (Device::hardware) and the predicted seconds of a micro-batch of `module`'s
+/// longest rows, if known. Ranks may run different programs (ProgramChoice.h).
 std::string speedReport(const std::string &gpu, const LoadedModule &module);
 
 struct PredictedSpeeds {

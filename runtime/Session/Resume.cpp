@@ -114,7 +114,6 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
       output, fmt::join(remarks, "; "));
 }
 
-/// Returns the checkpoint at the given path.
 static StatusOr<std::optional<ResumePoint>>
 givenPoint(const std::string &given, const std::string &output) {
   auto point = openPoint(given);

@@ -2,7 +2,7 @@
 
 // --resume-from-checkpoint: finds the checkpoint from which a run resumes.
 //
-//   DIR            that checkpoint, or the newest of that output folder
+//   DIR            the checkpoint DIR, or the newest in the output folder DIR
 //   true, latest   the newest of --output-dir with a valid manifest and the
 //                  folder's run id; skipped checkpoints are reported. Without
 //                  any checkpoint, training starts from scratch and says so,
@@ -42,7 +42,7 @@ struct ResumePoint {
   int64_t step() const { return facts.at("step"); }
   /// Returns whether the checkpoint is in `output`, under any name.
   bool isIn(const std::string &output) const;
-  /// The GPU algorithm table of the earlier run, used unchanged; or empty.
+  /// Path of the earlier run's table of GPU matmul algorithms, or empty.
   std::string gemmTable;
 };
 

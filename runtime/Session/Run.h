@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// State that the modules of a run share, constant once everything is loaded.
+// State that all parts of a run share, constant once everything is loaded.
 
 #ifndef QLORA_RUNTIME_SESSION_RUN_H
 #define QLORA_RUNTIME_SESSION_RUN_H
@@ -49,8 +49,8 @@ struct Run {
   MicroBatchAssignment assignmentOf(int64_t step) const {
     return train->schedule().deal(step, stepShape);
   }
-  /// Returns the micro-batches of a step over all ranks. A micro-batch with the
-  /// same rows on several ranks counts once.
+  /// Returns the number of micro-batches of a step on all ranks together. Ranks
+  /// that share a micro-batch's rows count it once.
   int64_t perStep() const { return stepShape.count(); }
 };
 

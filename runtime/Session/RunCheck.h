@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks a run's options and files before compilation, for `qlora train`. Calls
-// the rules of the run itself, and changes nothing on the disk.
+// Checks a run's options and files before compilation, for `qlora train`. Makes
+// the same checks as the run, and changes nothing on the disk.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNCHECK_H
 #define QLORA_RUNTIME_SESSION_RUNCHECK_H

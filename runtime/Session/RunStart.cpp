@@ -14,7 +14,6 @@ namespace qlora {
 
 static constexpr const char *kSteps = "gradient_accumulation_steps";
 
-/// Records the number of micro-batches that the run uses.
 static Status recordAccumulation(int64_t accumulation, Options &options) {
   if (options.value(kSteps) == accumulation)
     return Status::ok();
@@ -44,7 +43,7 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
   if (request.threads == 0 && !std::getenv("OMP_NUM_THREADS") &&
       before.at("ranks") == group.size())
     request.threads = before.at("threads");
-  // The table is not used for another mesh, which has other matmul shapes.
+  // With another mesh, the matmuls have other shapes than those in the table.
   const std::string &table = start.resume->gemmTable;
   if (!request.isGemmTableGiven && !table.empty() &&
       before.at("options").value("parallel", nlohmann::ordered_json()) ==

@@ -35,7 +35,7 @@ struct RunStart {
   /// Checks, after the data are opened, that the checkpoint fits this run.
   Status compare(const RunMetadata &own);
   int64_t stepsDone() const { return resume ? resume->step() : 0; }
-  /// Makes this run the folder's owner. On rank 0, before it writes files.
+  /// Makes this run the folder's owner. Rank 0 calls it before it writes files.
   Status takeFolder(const std::string &output);
   /// Returns the text with which metrics.jsonl starts.
   StatusOr<std::string> history() const;

@@ -34,7 +34,8 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
-/// Returns "NF4, double quantized". "double" only if the format has a choice.
+/// Returns text such as "NF4, double quantized". Omits "double quantized" if
+/// the format is always double quantized.
 static std::string formatText(const qlora_parameter &parameter) {
   const StoredFormat &format = *storedFormat(parameter.format);
   const bool isChosen = format.codedScales == CodedScales::kByChoice;
@@ -105,7 +106,7 @@ static std::string dataText(const Run &run, const DataSummary &data) {
                      formatCount(data.labelledTokens));
 }
 
-/// "longest 512 tokens, median 48; 3 cut, 1 left out; 20 % padding".
+/// Returns "longest 512 tokens, median 48; 3 cut, 1 left out; 20 % padding".
 static std::string lengthsText(const Run &run, const DataSummary &data) {
   std::string text = fmt::format("longest {}, median {}",
                                  formatCounted(data.longest, "token"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Text summaries of a run: what will be trained, before step 1; and where the
-// adapter is and how to use it, at the end. Pure functions; lines fit into 80
+// Text summaries of a run. The header, before step 1, describes the training.
+// The ending says where the adapter is and how to load it. Lines fit into 80
 // columns, except for user-defined names.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNSUMMARY_H
@@ -24,7 +24,7 @@ std::string modelName(const Options &options);
 /// memory and output. `data`: summary of the training data.
 std::string runHeader(const Run &run, const DataSummary &data);
 
-/// Returns the last line of metrics.jsonl.
+/// Returns the last line of metrics.jsonl, with the totals of the run.
 nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result);
 
 /// Returns how the run ended and where its adapter is.

@@ -53,7 +53,7 @@ public:
         group(std::move(group)), env(std::move(env)) {}
   ~Session();
 
-  /// Runs the session. Errors are those that all ranks report.
+  /// Runs the session. If any rank fails, all ranks return the same error.
   StatusOr<int> runAsRank();
 
 private:
@@ -101,7 +101,7 @@ private:
 } // namespace
 
 Session::~Session() {
-  // GPU memory that cannot be released is left until the process ends.
+  // Leak a device with unfinished work, which may still access its memory.
   if (device && !device->settle())
     (void)device.release();
 }
@@ -139,8 +139,8 @@ Status Session::writeRecord() {
   return attachSinks(*metrics, options, start.stepsDone(), totalSteps());
 }
 
-/// Starts the output. Called when everything is loaded and checked, because
-/// from now on training replaces files of an earlier run.
+/// Starts to print and write. Called after everything is loaded and checked,
+/// because from now on training replaces files of an earlier run.
 Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
@@ -219,7 +219,7 @@ Status Session::openData() {
 }
 
 Status Session::loadBase() {
-  // A checkpoint already includes the effect of another adapter.
+  // A checkpoint already includes the adapter that its run started from.
   const std::string from =
       start.resume ? "" : options.text("adapter_name_or_path");
   if (!from.empty())
@@ -485,7 +485,7 @@ StatusOr<int> runSession(const SessionRequest &asked,
       RankGroup::join(env, std::move(listening), timeout,
                       loaded.isOk() ? loaded->module.groups() : GroupSizes(),
                       loaded.status()));
-  // Claim after joining, so that errors reach all ranks, but before reading.
+  // Claim the folder after joining, so that all ranks get its errors.
   auto output = claimOutput(loaded->options, group);
   if (!output.isOk())
     return group.end(output.status());

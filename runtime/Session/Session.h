@@ -21,8 +21,8 @@
 
 namespace qlora {
 
-/// Runs this rank to its end. Returns the exit code: 0, or 128 + the signal
-/// that stopped the run. `listening`: RankChannel's socket, or closed.
+/// Runs this rank to its end. Returns the exit code: 0, or 128 + the number of
+/// a signal that stopped it. `listening`: RankChannel's socket, or closed.
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening);
 

@@ -59,7 +59,7 @@ static ordered_json planOf(const Run &run) {
   return plan;
 }
 
-/// Replaces slashes in --run-name, which would make subfolders.
+/// Returns --run-name without slashes, which would make subfolders; or a time.
 static std::string nameOf(const Options &options) {
   std::string name = options.text("run_name");
   for (char &letter : name)

@@ -28,10 +28,10 @@ namespace qlora {
 
 inline constexpr const char *kSessionsFolder = "sessions";
 
-/// Records a run, on rank 0. Its errors need not end the run.
+/// Records a run, on rank 0. The run may continue after an error.
 class SessionRecord {
 public:
-  /// Call it when metrics.jsonl exists. `facts`: as for this run's checkpoints.
+  /// Call after metrics.jsonl was created. `facts`: the checkpoint metadata.
   Status begin(const Run &run, const nlohmann::ordered_json &facts);
   /// Call after the last line of metrics.jsonl.
   Status end();

@@ -22,8 +22,7 @@
 
 namespace qlora {
 
-/// One run of a sweep, and what the sweep's runs share (Sweep.h). Outlives the
-/// run.
+/// One run of a sweep, and the state that all its runs share (Sweep.h).
 struct SweepPart {
   std::string name; ///< the run's name: "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;
@@ -40,7 +39,7 @@ struct SessionRequest {
   std::string device = "auto"; ///< auto, cpu or cuda; must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< names of rows in Kernels.def
-  std::vector<std::string> referenceKernels; ///< ops for reference kernels
+  std::vector<std::string> referenceKernels; ///< ops that use reference kernels
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< see DeviceOptions
   QuantizedBaseCacheRequest baseCache;
   ProfileRequest profile;
@@ -56,7 +55,6 @@ struct SessionRequest {
   bool isGemmTableGiven = false; ///< if not, a checkpoint's table may be used
 };
 
-/// A module and its resolved options.
 struct LoadedRequest {
   LoadedModule module;
   Options options;

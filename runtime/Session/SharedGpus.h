@@ -35,11 +35,11 @@ Status checkSharing(const LoadedModule &module, int ranksPerGpu,
                     int localRanks);
 
 /// Calls checkSharing(), then sets NCCL's variables in this process, which runs
-/// the rank of `env`. From NCCL 2.30 on: NCCL_MULTI_RANK_GPU_ENABLE=1; before:
-/// a separate host id for each rank (NCCL_HOSTID), which makes NCCL use
-/// sockets. If all ranks are on one machine, these are on `lo` without
-/// InfiniBand, unless the user's variables differ. Call it before NCCL is used
-/// and before any thread starts. Does nothing if `ranksPerGpu` is 1.
+/// the rank of `env`. NCCL 2.30 and later get NCCL_MULTI_RANK_GPU_ENABLE=1.
+/// Earlier versions get a separate NCCL_HOSTID for each rank, so that NCCL uses
+/// sockets: on one machine on `lo` without InfiniBand, unless the user has set
+/// those variables. Call it before NCCL is used and before any thread starts.
+/// Does nothing if `ranksPerGpu` is 1.
 Status prepareSharing(const LoadedModule &module, int ranksPerGpu,
                       const RankEnvironment &env);
 

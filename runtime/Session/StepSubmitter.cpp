@@ -22,9 +22,9 @@ StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
                                   options.text("warmup_rule"), run.totalSteps),
            run.totalSteps} {}
 
-/// Returns the weight of update `count` in the optimizer's running average:
-/// transformers' decay_rate for Adafactor; for schedule-free AdamW the square
-/// of the rate, which rises linearly over the warm-up.
+/// Returns the weight of update `count` (from 1) in the optimizer's running
+/// average. Adafactor: transformers' decay_rate. Schedule-free AdamW: the
+/// squared learning rate, divided by the sum of all squares so far.
 static double weightOf(const std::string &optimizer, double count,
                        double warmup) {
   if (optimizer == "adafactor")
@@ -90,7 +90,7 @@ Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
   return Status::ok();
 }
 
-/// Accumulates with a GradientTree. Ranks meet after their micro-batches.
+/// Accumulates with a GradientTree, which sums over ranks after the last turn.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
   const MicroBatchAssignment deal = run.assignmentOf(own.step);

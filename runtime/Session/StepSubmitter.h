@@ -18,7 +18,7 @@ struct SubmittedStep {
   int64_t step = 0;
   int64_t tokens = 0;
   int64_t labels = 0; ///< 0: the step has no update
-  /// A micro-batch was skipped: the step does not count. Never in lockstep.
+  /// Whether a micro-batch was skipped, so that the step does not count.
   bool isCut = false;
 };
 
@@ -33,7 +33,7 @@ class StepSubmitter {
 public:
   StepSubmitter(const Run &run, Dump *dump);
 
-  /// Submits `step`. A cut step completes its sums but has no update.
+  /// Submits `step`. If the step isCut, its sums are computed but no update.
   StatusOr<SubmittedStep> submit(int64_t step, SignalRequests &requests);
 
   qlora_step_block block(int64_t step) const;

@@ -12,8 +12,8 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// Returns the fields that TrainerState has in every version with
-/// stateful_callbacks. transformers refuses a file with an unknown field.
+/// Returns the fields of TrainerState that exist in every transformers version
+/// with stateful_callbacks. transformers refuses a file with an unknown field.
 ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
   const Options &options = run.options;
   const auto metric = best.metric();

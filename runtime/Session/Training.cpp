@@ -215,8 +215,8 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   return every > 0 && done % every == 0;
 }
 
-/// Whether a checkpoint is due. If checkpoints are enabled, one is also written
-/// at the end, whatever ended the training.
+/// Whether a checkpoint is due. If checkpoints are enabled, the end of training
+/// also writes one, even after a stop signal.
 bool Trainer::shouldSave(int64_t done) const {
   const std::string strategy = options.text("save_strategy");
   const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
@@ -260,16 +260,16 @@ Status Trainer::evaluateAfter(int64_t done) {
   return Status::ok();
 }
 
-/// Switches between the weights that are trained and the weights that are used
-/// and saved, if the optimizer has both. Both are equal until the first update.
+/// Switches between the trained weights and, for schedule-free AdamW, their
+/// average, which is used and saved. Both are equal until the first update.
 Status Trainer::switchTo(qlora_entry_kind kind) {
   return submitter.updates == 0
              ? Status::ok()
              : run.program.switchTo(kind, submitter.block(result.steps));
 }
 
-/// Evaluates, saves and begins or ends the profile. This does not count as
-/// training time. No step is in flight.
+/// Evaluates, saves and begins or ends the profile, outside of the training
+/// time. No step is in flight.
 Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
   if (run.profiler)

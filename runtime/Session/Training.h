@@ -42,10 +42,10 @@ struct TrainingTools {
 /// Trains from the resumed step to Run::totalSteps. A step without labels is
 /// skipped with a warning; NonFinite.h handles losses that are not finite.
 ///
-/// Signals (StopSignal.h): the current step is finished, but of its remaining
-/// micro-batches only the last is run. If that skips a micro-batch, the step
-/// does not count, and the run that resumes repeats it. In lockstep (StepShape)
-/// none is skipped. All ranks stop after the same step.
+/// After a stop signal (StopSignal.h), the current step skips its micro-batches
+/// up to the last, whose collectives the other ranks need. A step that skipped
+/// a micro-batch does not count, and the run that resumes repeats it. In
+/// lockstep (StepShape) none is skipped. All ranks stop after the same step.
 StatusOr<TrainingResult> train(const Run &run, const TrainingTools &tools);
 
 } // namespace qlora

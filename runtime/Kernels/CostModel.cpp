@@ -96,8 +96,8 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// Returns the transcendentals of `work`, or 0 for attention: its FLOP rates
-/// include them.
+/// Returns the transcendentals of `work` that take extra time: none for
+/// attention, whose FLOP rates include them.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }
@@ -121,7 +121,7 @@ Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
   if (work.thinBytes > 0)
     demand.memory += work.thinBytes * (1 / (device.gpu->thinGemmGbps * 1e9) -
                                        1 / (device.copyGbps * 1e9));
-  // Decodes and other lane instructions take no tensor core time.
+  // Decodes and lane instructions overlap with tensor cores, as memory does.
   demand.memory =
       std::max({demand.memory, decode,
                 work.laneInstructions / (device.gpu->issueGops * 1e9)});

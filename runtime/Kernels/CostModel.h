@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// Estimates the seconds of a kernel on a device from counts of its work. One
-// model decides what to recompute and where to decode, and drives the
-// predictions of the null device.
+// Estimates the seconds of a kernel on a device from counts of its work. The
+// compiler uses it to decide what to recompute and where to decode; the null
+// device uses it for predictions.
 //
-// `Work` holds the counts of a kernel. Its time on a CPU is
+// `Work` holds the counts of a kernel. The time of a kernel on a CPU is
 //
 //   launch + max(arithmetic + decode, memory) + waiting + packing + functions
 //
 // A kernel overlaps its memory traffic with its arithmetic (the roofline).
-// Exponentials and packing do not overlap: they need the same cores. Packing is
-// the copy of a GEMM's second operand into blocks, which matters if there are
-// few rows. `waiting` is for panels: the stored weight is read before it is
-// multiplied, and rows of a and c come from caches shared by all cores. On a
-// GPU, other warps run while a warp waits, so the time is
+// Exponentials and packing do not overlap: they need the same cores. Packing
+// copies a GEMM's second operand into blocks, which matters if c has few rows.
+// `waiting` is the memory traffic of panel_matmul: a panel's weight is read
+// before it is multiplied, and rows of a and c come from caches shared by all
+// cores. On a GPU, other warps run while a warp waits, so the time is
 //
 //   launch + max(arithmetic, instructions, memory)
 //
@@ -34,9 +34,9 @@
 
 namespace qlora {
 
-/// Single-lane instructions per byte that a kernel without matmuls may issue at
-/// most; tests/lint/sass.py checks the machine code. At this rate, memory is
-/// still the bottleneck on the known GPUs.
+/// Maximum single-lane instructions per byte of a GPU kernel without matmuls;
+/// tests/lint/sass.py checks the machine code. At this rate, memory is still
+/// the bottleneck on the known GPUs.
 inline constexpr double kRowInstructions = 5;
 /// A GEMM is thin if one of its sides is at most this. Thin GEMMs, such as
 /// those of LoRA, are memory-bound and slower than a copy.
@@ -86,7 +86,7 @@ struct Work {
 Work operator+(Work left, const Work &right);
 
 /// Time that a kernel needs on a device, in seconds. `arithmetic` and `memory`
-/// overlap; concurrent kernels share each of the two.
+/// overlap; concurrent kernels compete for each.
 struct Demand {
   double launch = 0, arithmetic = 0, memory = 0;
   double serial = 0; ///< time that overlaps with nothing
@@ -109,8 +109,8 @@ double busSeconds(double bytes, const DeviceProfile &device);
 /// Assumed size of the cache that all cores of a CPU share.
 constexpr double kCacheBytes = 32 << 20;
 
-/// Returns `work` on a CPU if `bytes` of its input have just been written: what
-/// fits the cache is read from the cache instead of from memory.
+/// Returns `work` on a CPU if `bytes` of its input have just been written: the
+/// bytes that fit in the cache are read from the cache.
 Work withCached(Work work, double bytes);
 
 /// Work of a kernel without matmuls: a generated kernel, or a loop over rows.
@@ -137,20 +137,20 @@ double neededFlops(const KernelRequest &request);
 
 /// Returns the work of each CUDA kernel of a launch, in order. On a GPU,
 /// conversions, decodes and GEMMs are separate kernels that do not overlap.
-/// `row` is the selected row; nullptr stands for the first CUDA row that
+/// `row` is the selected row of Kernels.def; nullptr: the first CUDA row that
 /// accepts the request. Defined in CudaWork.cpp.
 std::vector<Work> cudaKernelWork(const KernelRequest &request,
                                  const KernelRow *row = nullptr);
 
-/// Returns the seconds of a launch whose row is not selected yet. On a GPU,
-/// this is the sum over its CUDA kernels.
+/// Returns the seconds of a launch before a row of Kernels.def is selected. On
+/// a GPU, this is the sum over the CUDA kernels of the launch.
 double secondsOf(const KernelRequest &request, const DeviceProfile &device);
 
 /// Category of a launch in reports.
 enum class WorkCategory { kGemm, kAttention, kDecode, kRows, kHead };
 WorkCategory categoryOf(const KernelOp &op);
 
-/// Whether kernelWork supports the op. A test checks it for all ops.
+/// Whether kernelWork() supports the op. A test checks all ops.
 bool hasKernelWork(std::string_view op);
 
 } // namespace qlora

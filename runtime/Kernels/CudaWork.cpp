@@ -49,7 +49,7 @@ static void append(Kernels &to, const Kernels &more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// Work of decoding the complete weight, the same as of the op `decode`.
+/// Work of decoding the complete weight, as by the op `decode`.
 static Work panelDecodeWork(const KernelRequest &r) {
   KernelRequest decode{findKernelOp("decode"), {}, {}};
   decode.dtypes = {r.dtype("w"), r.dtype("a")};
@@ -85,8 +85,8 @@ static Kernels groupedWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Work of the passes over a chunk's logits: for maximum and sum, and for the
-/// gradient, which overwrites the logits. A chunk exceeds a cache.
+/// Work of the softmax over a chunk's logits, which exceed the caches: passes
+/// for maximum and sum, then for the gradient, which overwrites the logits.
 static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   const double logits = rows * plan.vocab;
   double bytes = 2 * 4 * logits;
@@ -95,7 +95,7 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-/// Calls product(rows of the panel, whether to accumulate) for each panel of w.
+/// Work of all panels of w. product(rows of the panel, adds) is its matmul.
 template <typename Product>
 static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   Kernels kernels;
@@ -138,7 +138,7 @@ static Kernels headWork(const KernelRequest &r) {
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
     append(kernels,
            chunkWork(plan, std::min(plan.chunkRows, plan.rows - first)));
-  // The sum of the losses, or the states of unlabelled rows.
+  // A kernel that sums the losses, or writes the states of unlabelled rows.
   kernels.push_back(rowWork(12.0 * plan.rows, 0));
   return kernels;
 }

@@ -220,7 +220,7 @@ Status DeviceProfile::describeNetwork(int64_t gpusPerNode,
 double AttentionRate::seconds(double flops, double flopsPerKey) const {
   // Keys that a causal query sees on average, for 2,048 and 8,192 tokens.
   constexpr double kKeys2k = (2048 + 1) / 2.0, kKeys8k = (8192 + 1) / 2.0;
-  // The time per FLOP is limit + more / keys; at2k and at8k determine these.
+  // The time per FLOP is limit + more / keys. at2k and at8k determine both.
   const double more = (1 / at2k - 1 / at8k) / (1 / kKeys2k - 1 / kKeys8k);
   const double limit = 1 / at8k - more / kKeys8k;
   return 1e-9 * (limit * flops + more * flopsPerKey);

@@ -46,9 +46,9 @@ namespace qlora {
 
 /// Rate of one direction of an attention kernel, in 10^9 needed FLOPs per
 /// second (bf16, causal, heads of 128), for sequences of 2,048 and 8,192
-/// tokens. Rates for other lengths follow from a model: at one rate, each query
-/// costs as much as the keys that it sees and a fixed number of further keys
-/// (partial tiles, start and end of a block). So short sequences are slow.
+/// tokens. Rates for other lengths follow from a model: the time of a query is
+/// proportional to the keys that it sees plus a constant (partial tiles, start
+/// and end of a block). So short sequences are slow.
 struct AttentionRate {
   double at2k = 0, at8k = 0; ///< at2k <= at8k < 4 * at2k
 
@@ -72,11 +72,11 @@ struct GpuRates {
   /// Gap between two dependent kernels of a CUDA graph.
   double launchMicroseconds = 0;
   int64_t gpusPerNode = 1;
-  /// Bus bandwidth of a ring all-reduce, 10^9 bytes per second: inside a node,
-  /// and between nodes for each GPU.
+  /// Bus bandwidth of a ring all-reduce in 10^9 bytes per second: inside a
+  /// node, and per GPU between nodes.
   double nodeLinkGbps = 0;
   double networkGbps = 0;
-  /// Time of a small all-reduce in a node; doubling the nodes adds the same.
+  /// Time of a small all-reduce in a node. Each doubling of nodes adds as much.
   double allReduceMicroseconds = 0;
   /// Bandwidth between GPU and host memory, each way, 10^9 bytes per second.
   double hostLinkGbps = 0;

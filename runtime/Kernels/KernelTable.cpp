@@ -134,7 +134,7 @@ const KernelOp *findKernelOp(std::string_view name) {
   return nullptr;
 }
 
-/// Expands the rows of Kernels.def, where a row's properties follow the row.
+/// Expands the rows of Kernels.def, in which properties follow their row.
 static std::vector<KernelRow> buildRows() {
   std::vector<KernelRow> rows;
   const auto add = [&](std::string_view op, std::string_view implementation,

@@ -20,14 +20,14 @@
 
 namespace qlora {
 
-/// One operand of a library op, as its Kernels.def row marks it.
+/// One operand of a library op, with its marks in Kernels.def.
 struct KernelOperand {
   std::string name;
   bool isRead = false;
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< whether only a few of its rows are read
-  /// Whether f32 is rounded to bf16 if another operand with this mark is bf16.
+  /// Whether f32 may be rounded to bf16 if another such operand is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.
@@ -110,11 +110,12 @@ struct KernelRow {
   /// nullopt. Null if the row accepts all valid requests.
   std::optional<std::string> (*limits)(const KernelRequest &) = nullptr;
   uint64_t (*workspace)(const KernelRequest &) = nullptr;
-  /// Sets constants that only divide the work, according to the allowed
+  /// Sets constants that only control how work is split, for the allowed
   /// workspace. Null if the row keeps the op's values.
   void (*tune)(KernelRequest &, WorkspaceSize) = nullptr;
   /// Whether the row may need a much larger workspace than later rows do. If
-  /// workspaces must be small, it is used only up to kSmallWorkspace bytes.
+  /// workspaces must be small, the row is used only if its workspace has at
+  /// most kSmallWorkspace bytes.
   bool isRoomy = false;
 
   /// Returns nullopt if this row supports the request, otherwise the reason.

@@ -98,8 +98,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
   // W is read from memory as stored; decoded values stay in cache.
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  // Not overlapped: a is read row by row, and c is read before it is written.
-  // For data in cache, the wait is half as long (bench/decode.py).
+  // Nothing here overlaps with arithmetic. Traffic of a and c counts twice, or
+  // once if it fits in the cache (measured: bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;
@@ -154,7 +154,7 @@ static Work groupedWeightGradWork(const KernelRequest &r) {
                   r.constant("beta") != 0);
 }
 
-/// Work of one pass over the operands that the op reads or writes (its marks).
+/// Work of one pass over all operands, read or written according to the marks.
 static Work walkWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   double bytes = 0;

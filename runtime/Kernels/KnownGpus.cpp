@@ -15,11 +15,12 @@
 // not measured): half of the shared memory limit. A warp computes 16 rows.
 // Forward, for 128 m16n8k16 it loads 72 times 512 bytes from shared memory, and
 // a multiprocessor delivers 128 bytes per clock: 1,820 needed FLOPs per clock
-// and multiprocessor. Backward needs 144 loads for 224 m16n8k16, 160 of them
-// needed (scores are computed twice): 1,140. The tensor core limit is 2,590
-// forward with mma.sync (0.63 of wgmma on sm_90). Half is assumed because two
-// blocks of four warps alternate with exponentials and three barriers per tile.
-// At 8,192 tokens it is 1.07 times as fast: the diagonal cuts fewer tiles.
+// and multiprocessor. The backward needs 144 loads for 224 m16n8k16, of which
+// 160 count as needed (scores are computed twice): 1,140 FLOPs. The tensor core
+// limit is 2,590 forward with mma.sync (0.63 of wgmma on sm_90). Half is
+// assumed because two blocks of four warps alternate with exponentials and
+// three barriers per tile. At 8,192 tokens it is 1.07 times as fast: the
+// diagonal cuts fewer tiles.
 //
 // Assumed for all rows: f32 GEMMs (no tensor cores) reach 0.75 of the peak.
 // Thin GEMMs run at 0.6 of the copy rate. A multiprocessor issues 128
@@ -54,8 +55,8 @@ struct Gpu {
 
 constexpr Gpu kGpus[] = {
     // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s per GPU.
-    // cuDNN's attention at 8,192 tokens: within 50 to 73 % of the peak, as
-    // given for FlashAttention-2 (Dao, 2023); at 2,048 in the H200's ratio.
+    // cuDNN's attention at 8,192 tokens: assumed within 50 to 73 % of the peak,
+    // like FlashAttention-2 (Dao, 2023). At 2,048: the H200's ratio.
     {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
      {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
     // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. GEMMs are assumed

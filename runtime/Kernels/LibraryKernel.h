@@ -45,7 +45,7 @@ struct LibraryKernelArgs {
 
 class LibraryKernel;
 
-/// One launch of a joint run (runTogether). The arguments must outlive it.
+/// One launch of a joint run (runTogether). The pointers must outlive the run.
 struct LaunchTogether {
   LibraryKernel *kernel = nullptr;
   const LibraryKernelArgs *args = nullptr;
@@ -62,8 +62,8 @@ public:
   /// Identifies the preprocessing of a frozen operand that several launches can
   /// share; empty if nothing can be shared.
   virtual std::string sharedForm() const { return {}; }
-  /// Runs several launches with equal sharedForm() and the same frozen operand.
-  /// The first launch is of this kernel. Each gives the same bits as run().
+  /// Runs several launches with equal sharedForm() and the same frozen operand;
+  /// the first is of this kernel. Each launch gives the same bits as run().
   virtual Status runTogether(std::span<const LaunchTogether> launches) {
     for (const LaunchTogether &launch : launches)
       QLORA_RETURN_IF_ERROR(launch.kernel->run(*launch.args));

@@ -91,7 +91,7 @@ QLORA_INLINE float qlora_f16_to_f32(uint16_t half) {
 #ifdef QLORA_CONVERTS
   return qlora_widen_f16(half);
 #else
-  // The exponent is rebiased by a multiplication, exact also for subnormals.
+  // A multiplication rebiases the exponent exactly, also for subnormals.
   const uint32_t shifted = uint32_t(half & 0x7fffu) << 13;
   const uint32_t finite = qlora_to_bits(qlora_from_bits(shifted) * 0x1p112f);
   const uint32_t special = shifted | 0x7f800000u;
@@ -107,7 +107,7 @@ QLORA_INLINE uint16_t qlora_f32_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t odd = (magnitude >> 13) & 1;
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + odd) >> 13;
-  // Adding 0.5 leaves a subnormal's 10 bits, rounded, at the low end.
+  // Adding 0.5 rounds a subnormal to 10 bits, in the low bits of the sum.
   const uint32_t subnormal =
       qlora_to_bits(qlora_from_bits(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -133,7 +133,7 @@ QLORA_INLINE void qlora_store_i8(void *p, int64_t i, float value) {
   const float number = value == value ? value : 0.0f;
   const float above = number < -128.0f ? -128.0f : number;
   const float clamped = above > 127.0f ? 127.0f : above;
-  // Adding 1.5 * 2^23 leaves the integer, rounded, at the low end.
+  // Adding 1.5 * 2^23 rounds to an integer, in the low bits of the sum.
   static_cast<int8_t *>(p)[i] = int8_t(qlora_to_bits(clamped + 12582912.0f));
 }
 
@@ -264,9 +264,9 @@ QLORA_INLINE float qlora_erf(float x) {
 }
 
 /// 1 / (1 + e^-x) within 2.5 ulp. On CUDA the relative error is (4 + 5/8 |x|)
-/// 2^-23 above -87; below, the absolute error is less than 2^-125. In units of
-/// 2^-23: the instructions contribute 2 and 1, the sum 1/2, the product |x| /
-/// 2, log2(e) |x| / 9.
+/// 2^-23 above -87; below, the absolute error is less than 2^-125. Error terms,
+/// in units of 2^-23: 2 and 1 from the instructions, 1/2 from the sum, |x| / 2
+/// from the product, |x| / 9 from the constant log2(e).
 QLORA_INLINE float qlora_sigmoid(float x) {
 #ifdef __CUDA_ARCH__
   return qlora_reciprocal(1.0f + qlora_exp2(x * -1.44269504f));

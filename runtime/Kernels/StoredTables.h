@@ -10,9 +10,9 @@
 namespace qlora {
 
 /// Writes the tables of `layout` to `out`, a tensor's bytes: the values of all
-/// codes, and the scale correction (0 with double quantization). If scales are
-/// always codes (powers of two), also writes the codes' values, and 1 for all
-/// nested scales.
+/// codes, and the scale correction (0 with double quantization). If the
+/// format's scales are codes of powers of two, also writes the values of these
+/// codes, and 1 for all nested scales.
 void writeTables(const StoredLayout &layout, uint8_t *out);
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// attention, blocked: a task is one block of queries of one head. A task
-// processes one block of keys after another with the online softmax (Milakov
-// and Gimelshein, 2018; FlashAttention): a running maximum, sum and output per
+// attention, blocked: a task is one block of queries of one head. It processes
+// one block of keys after another with the online softmax (Milakov and
+// Gimelshein, 2018; FlashAttention): a running maximum, sum and output per
 // query, rescaled when the maximum grows.
 
 #include <cmath>
@@ -75,8 +75,8 @@ void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
   }
 }
 
-/// Turns scores into exponentials relative to the running maxima, f32 in place
-/// or bf16 in `narrow`; rescales sums and output if a maximum grew.
+/// Replaces scores with exponentials relative to the running maxima (in bf16 in
+/// `narrow` if not null). Rescales sums and output if a maximum grew.
 void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
                       uint16_t *narrow) const {
   float *scores = scratch.scores.in<float>(slot);
@@ -90,7 +90,7 @@ void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
     rescales[row] =
         maximum == maxima[row] ? 1.0f : std::exp(maxima[row] - maximum);
     maxima[row] = maximum;
-    // If a query has seen no key yet, all its exponentials are e^-infinity = 0.
+    // For a query without visible keys, a shift of 0 avoids NaN in e^(s - m).
     shifts[row] = maximum == kNone ? 0.0f : maximum;
   }
   exponentiateRows({scores, rows, columns, shifts, newSums,
@@ -179,7 +179,7 @@ PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
     const int64_t block = forward.scratch.block;
     const int64_t blocks = (shape.length + block - 1) / block;
     const int64_t lines = shape.batch * shape.heads;
-    // The last blocks see most keys, so they run first.
+    // The last blocks see the most keys, so they run first.
     return tasks.run(lines * blocks, [&](int64_t index, int64_t slot) {
       const AttentionBlock queries =
           shape.blockAt(blocks - 1 - index / lines, block);

@@ -7,7 +7,7 @@
 // recomputed from the scores and lse:
 //
 //   P = e^(S - lse)      dV += P^T dO         dP = dO V^T
-//   dS = scale P (dP - rowsum(dO O)), with a cap times 1 - tanh^2
+//   dS = scale P (dP - rowsum(dO O)); with a cap, also times 1 - tanh^2
 //   dQ += dS K           dK += dS^T Q
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
@@ -59,7 +59,6 @@ struct Gradient {
                    int64_t end) const;
 };
 
-/// The block of queries that a task works on.
 struct QueryBlock {
   AttentionBlock at;
   RowView q, dout;
@@ -140,8 +139,8 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
   }
 }
 
-/// Returns zeroed rows for a sum: the operand if it is f32, else scratch. If
-/// the query heads of a key head are separate tasks, returns a partial sum.
+/// Returns zeroed f32 rows for the task's sum of dk or dv: a partial sum if a
+/// key head has several tasks, else the operand if it is f32, else scratch.
 RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
   RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())
@@ -163,7 +162,7 @@ void Task::finishSum(Operand operand, int64_t stride, const RowSum &sum) {
                    batchRow, keyHead, row);
 }
 
-/// Turns the scores in scratch into probabilities; rounds them into `narrow`.
+/// Replaces scores with probabilities, also stored in `narrow` if not null.
 void Task::probabilities(const QueryBlock &queries, AttentionBlock keys,
                          uint16_t *narrow) {
   float *scores = scratch.scores.in<float>(slot);

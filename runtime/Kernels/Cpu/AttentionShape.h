@@ -81,11 +81,11 @@ struct AttentionShape {
                int64_t batchRow, int64_t head, AttentionBlock block,
                float *scratch) const;
 
-  /// Returns the sizes that blocks have: `block`, and the last one's if
+  /// Returns all block sizes: `block`, and the size of the last block if it is
   /// smaller.
   std::vector<int64_t> blockSizes(int64_t block) const;
 
-  /// Returns the segments of a sequence; null without segments.
+  /// Returns the segment ids of a sequence; null if the launch has none.
   const int32_t *segmentsOf(const LibraryKernelArgs &args,
                             int64_t batchRow) const {
     const auto *segments = bufferOf<const int32_t>(args, kSegments);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The small matmuls of attention's blocks: many at a time, each by one thread.
-// f32 uses a sequential sgemm. bf16 uses oneDNN's blocked GEMM if the CPU has
-// bf16 arithmetic, prepared for each shape and about twice as fast. Sums are
-// f32.
+// Small matmuls of attention's blocks. Many run at a time, each on one thread.
+// f32 operands use a sequential sgemm. bf16 operands use oneDNN's blocked GEMM
+// if the CPU has bf16 arithmetic; it is about twice as fast. Sums are f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 #define QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
@@ -15,7 +14,7 @@
 
 namespace qlora {
 
-/// A range of rows in BlockProducts::operandType(). bf16 rows have no gaps.
+/// A range of rows of type BlockProducts::operandType(). bf16 rows are dense.
 struct RowView {
   const void *data;
   int64_t ld;

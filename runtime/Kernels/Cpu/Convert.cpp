@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Loops over 16-bit floats: widen x, narrow x, narrow x + beta * old value.
+/// Loops over 16-bit floats: widen, narrow, and narrow from + beta * to.
 #define QLORA_HALF_LOOPS(Name, Load, Store)                                    \
   QLORA_VECTOR static void widen##Name(const uint16_t *__restrict from,        \
                                        float *__restrict to, int64_t count) {  \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// decode: computes a table of the 16 values that codes of a block have, (code
-// book value - zero point) * scale. Then an element is one lane of a table
-// look-up. The operations, and so the bits, are those of StoredTensor::element.
-// If the CPU has the instructions of DecodeRun, the table is in the result's
-// type; otherwise it is f32, and values are rounded afterwards.
+// decode: for each block, computes a table of the values of its 16 codes, (code
+// book value - zero point) * scale. Then each lane looks up one element. The
+// operations, and so the bits, are those of StoredTensor::element. If the CPU
+// has the instructions of DecodeRun, the table is in the result's type;
+// otherwise it is f32, and values are rounded afterwards.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -216,7 +216,7 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
                         part.rowCount * columns, outType, out);
   for (int64_t row = 0; row < part.rowCount; ++row) {
     const int64_t first = (part.firstRow + row) * columns + part.firstColumn;
-    // Ranges of rows are too short for the CPU's own prefetching.
+    // Prefetch: ranges of rows are too short for the CPU's prefetcher.
     constexpr int64_t kRowsAhead = 16;
     if (row + kRowsAhead < part.rowCount)
       prefetch(weight, first + kRowsAhead * columns, part.columnCount);

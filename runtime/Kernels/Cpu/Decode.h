@@ -22,10 +22,10 @@ struct ScaledFrom {
 
 /// Functions that decode 4-bit codes with AVX-512: one table look-up in a
 /// register gives 32 bf16 or 16 f32 values. out[i] := (codeBook[code i] - zero)
-/// * scale for `count` codes with one scale, the first in the high nibble of
-/// packed[0]. The code book has 16 values. The bits are those of
-/// StoredTensor::element, rounded to nearest even. The functions read no byte
-/// after the last code and write no value after `count`.
+/// * scale for `count` codes with one scale. The first code is in the high
+/// nibble of packed[0]. The bits are those of StoredTensor::element, rounded to
+/// nearest even. The functions read no byte after the last code and write no
+/// value after `count`.
 struct DecodeRun {
   void (*toF32)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                 int64_t count, float *out);
@@ -58,7 +58,6 @@ struct StoredWeight {
   void decode(const void *weight, int64_t first, int64_t count,
               qlora_dtype outType, void *out) const;
 
-  /// A range of rows and of columns.
   struct Part {
     int64_t firstRow, rowCount, firstColumn, columnCount;
   };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // Decodes 4-bit codes with permutations of AVX-512. A permutation uses only the
-// low bits of a lane as index into the table, so higher bits are not cleared: a
-// byte b becomes b >> 4 in one lane and b in the next. For f32 the table has 16
-// values and an index 4 bits. For bf16 the table has the 16 values twice, so
-// the fifth bit of an index does not matter.
+// low bits of a lane as index into the table, so higher bits need not be
+// cleared: a byte b becomes b >> 4 in one lane and b in the next. For f32 the
+// table has 16 values and an index 4 bits. For bf16 the table has the 16 values
+// twice, so the fifth bit of an index does not matter.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 

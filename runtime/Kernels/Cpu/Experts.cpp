@@ -81,7 +81,7 @@ void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
 }
 
 /// Computes the logits' gradient dl_i = w_i (dw_i - sum of w_j dw_j). dw_i is 0
-/// for experts not chosen, w_i is 0 for experts outside the softmax.
+/// for experts that were not chosen; w_i is 0 for experts outside the softmax.
 void Router::differentiate(const void *logits, int64_t row,
                            const int32_t *choices, const float *dweights,
                            qlora_dtype out, void *dlogits,

@@ -31,13 +31,14 @@ using plans::GemmProblem;
 
 class Gemm {
 public:
-  /// Uses at most `scratchBytes` of scratch; gemmWorkspace(problem) is always
-  /// enough. Runs use the number of threads that the calling thread has now.
+  /// Creates a Gemm with at most `scratchBytes` of scratch (gemmWorkspace()
+  /// always suffices). Its runs use the number of threads that the caller has
+  /// now.
   static StatusOr<std::unique_ptr<Gemm>> create(const GemmProblem &problem,
                                                 uint64_t scratchBytes);
   virtual ~Gemm() = default;
-  /// c := alpha * op(a) . op(b) + beta * c. `scratch` has the bytes given to
-  /// create, aligned to 64.
+  /// c := alpha * op(a) . op(b) + beta * c. `scratch` has the `scratchBytes` of
+  /// create(), aligned to 64 bytes.
   virtual Status run(const void *a, const void *b, void *c,
                      uint8_t *scratch) = 0;
 };
@@ -58,8 +59,8 @@ Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
 /// each shape, because only one thread at a time may use a Gemm.
 class SlotProducts {
 public:
-  /// Prepares a shape with `create` (Gemm::create, or one implementation),
-  /// unless it was added before.
+  /// Prepares a GEMM for each slot, unless the shape was added before.
+  /// `create`: Gemm::create or one implementation.
   Status add(const GemmProblem &problem, int64_t slots, uint64_t scratchBytes,
              decltype(Gemm::create) &create = Gemm::create);
   /// Returns a slot's GEMM of a shape that was added.

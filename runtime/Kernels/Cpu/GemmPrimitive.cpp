@@ -18,7 +18,7 @@ namespace qlora {
 
 using plans::GemmCopies;
 
-/// Asks the CPU, not oneDNN: a call of oneDNN would fix its instruction set.
+/// Queries the CPU: a query to oneDNN would already fix oneDNN's instructions.
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {
     if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&

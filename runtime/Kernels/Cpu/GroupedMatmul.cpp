@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// grouped_matmul: panel_matmul of each group's rows with its own matrix. A
-// thread decodes a panel of one matrix and multiplies the group's rows with it.
+// grouped_matmul: each group of rows has a separate matrix. As in panel_matmul,
+// a thread decodes a panel of a matrix and multiplies the group's rows with it.
 //
 // The number of rows of a group is known only at run time, but a GEMM has a
-// fixed number of rows. So GEMMs of some heights are prepared. A group's last
-// rows use the smallest GEMM that holds them. Such a GEMM may cover rows of
-// other groups; only this group's rows are written.
+// fixed number of rows. So GEMMs for several row counts are prepared. A group's
+// last rows use the smallest GEMM that holds them. Such a GEMM may cover rows
+// of other groups; only this group's rows are written.
 
 #include <algorithm>
 
@@ -62,7 +62,7 @@ struct GroupedMatmul final : LibraryKernel {
 PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
   auto kernel = std::make_unique<GroupedMatmul>(request);
   const PanelPlan &plan = kernel->plan;
-  // Multiples of 16, the rows of a matrix tile, so that few extra rows run.
+  // Mostly multiples of 16, the rows of an AMX tile, to compute few extra rows.
   for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
     if (height < plan.m)
       kernel->heights.push_back(height);
@@ -104,7 +104,7 @@ const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   return copy;
 }
 
-/// Clears the rows of c after the last group, if c is not accumulated into.
+/// Clears the rows of c after the last group if beta is 0.
 void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
   if (beta != 0)
     return;

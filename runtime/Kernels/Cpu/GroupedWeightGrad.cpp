@@ -15,8 +15,8 @@ namespace qlora::cpu {
 static constexpr int64_t kSummed = 1024;
 
 namespace {
-/// Sums over a group's rows in order. Inner loops run along the longer side of
-/// dW_g, because LoRA's matrices are narrow in one dimension.
+/// Sums dW_g over the group's rows in their order. Inner loops run along the
+/// longer side of dW_g, because LoRA's matrices are narrow in one dimension.
 class GroupedWeightGrad {
 public:
   explicit GroupedWeightGrad(const KernelRequest &r)

@@ -54,7 +54,7 @@ void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
     mergeGradient(chunk, operands, row, whole);
 }
 
-/// Sums the tasks' gradients, and adds (softmax - 1) * (w's row of the target).
+/// Sums the tasks' gradients of a row, and adds (softmax - 1) * w[target].
 void HeadLoss::mergeGradient(const HeadChunk &chunk,
                              const HeadOperands &operands, int64_t row,
                              const HeadRowState &whole) const {

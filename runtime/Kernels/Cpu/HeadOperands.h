@@ -75,8 +75,8 @@ struct HeadOperands : HeadInputs {
   float *dw = nullptr;
   void *dcolumns = nullptr;
 
-  /// Returns an internal error, which names the row or the id, if a target or a
-  /// replaced token id is outside the vocabulary: the data was checked earlier.
+  /// Returns kInternal, naming the row or the id, if a target or a replaced
+  /// token id is outside the vocabulary. Earlier checks should prevent this.
   static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
                                    const HeadShape &shape, bool hasGradient);
 };

@@ -12,7 +12,7 @@
 namespace qlora {
 
 /// Numbers of rows of the prepared GEMMs. A GEMM's shape is fixed, but the
-/// number of labelled rows is data: the smallest GEMM that fits is used.
+/// number of labelled rows varies, so the smallest GEMM that fits is used.
 static constexpr int64_t kSizes[] = {16, 32, 64, 96, 128, 192};
 
 StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Tasks of the LM head (Plans/Workspaces.h). A forward task has a block of rows
-// and a range of panels. A task of the weight's gradient has one panel and all
-// blocks.
+// Tasks of the LM head. A forward task processes a block of rows with a range
+// of panels of w. A weight gradient task processes one panel with all blocks.
+// (Plans/Workspaces.h defines blocks and panels.)
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADPANELS_H
@@ -25,7 +25,7 @@ struct HeadBlock {
   const int32_t *numbers; ///< [count]: row indices in the launch
   const HeadInputs &inputs; ///< inputs of the whole launch
   int64_t count;
-  /// Returns the row of w for a row's target; outside w if in another shard.
+  /// Returns the target's row in w; outside w if another shard has the target.
   int64_t targetOf(int64_t row) const {
     return inputs.targets[numbers[row]] - inputs.piece.first;
   }

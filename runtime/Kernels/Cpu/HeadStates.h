@@ -65,8 +65,9 @@ inline float capSlope(float logit, float cap) {
   return 1 - t * t;
 }
 
-/// Returns the derivative of a row's loss by the target's uncapped logit:
-/// softmax - 1. Uses expm1, because the difference cancels for a likely target.
+/// Returns the derivative of a row's loss with respect to the target's uncapped
+/// logit: softmax - 1. Uses expm1, because the subtraction cancels for a likely
+/// target.
 inline double targetGradient(const HeadRowState &whole, float cap) {
   return std::expm1(whole.target - logSumOf(whole)) *
          capSlope(whole.target, cap);

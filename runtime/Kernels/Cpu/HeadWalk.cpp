@@ -91,7 +91,7 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
   return sum;
 }
 
-/// Recomputes the chunk's logits: softmax needs the sums over all panels.
+/// Recomputes the logits: softmax needs sums that exist only after all panels.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
                                    const double *logSums, float *dw) {
   return tasks.run(plan.panels(chunk.inputs.piece.words),

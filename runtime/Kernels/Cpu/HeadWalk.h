@@ -42,8 +42,8 @@ public:
   }
   /// Merges the tasks' states of a row of the chunk; `best` indexes rows of w.
   HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
-  /// Sums the tasks' gradients of a row, each times e^(its maximum - base),
-  /// into the first task's gradient, and returns its address.
+  /// Sums the tasks' gradients of a row, each times e^(its maximum - base), in
+  /// place in the first task's gradient. Returns the sum's address.
   float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
   /// Adds the gradient of all blocks of a chunk to dw, which is not null.
   Status addWeightGradient(const HeadChunk &chunk, const double *logSums,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Keeps oneDNN to instructions that work on this machine.
+// Limits oneDNN to instructions that work on this machine.
 //
-// Some hypervisors announce a CPU's matrix tiles and hide their sizes (Intel
-// SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's oneDNN, then configure
-// tiles of size 0; using such tiles is an illegal instruction.
+// Some hypervisors announce a CPU's matrix tiles (AMX) but hide their sizes
+// (Intel SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's oneDNN, then
+// configure tiles of size 0; using such tiles is an illegal instruction.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
 #define QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Returns whether this CPU announces tiles and hides their sizes. Inline, so
+/// Returns whether this CPU announces tiles but hides their sizes. Inline, so
 /// that the bench's probe does the same check without linking oneDNN.
 inline bool hidesTileSizes() {
 #ifdef __x86_64__
@@ -30,8 +30,8 @@ inline bool hidesTileSizes() {
 }
 
 /// Must be called before any other use of oneDNN, since the first use fixes the
-/// instructions. Any thread may call it, any number of times. A limit that the
-/// user has set (ONEDNN_MAX_CPU_ISA) stays.
+/// instructions. Any thread may call it, any number of times. Does not override
+/// a limit set by the user (ONEDNN_MAX_CPU_ISA).
 void limitInstructions();
 
 } // namespace qlora

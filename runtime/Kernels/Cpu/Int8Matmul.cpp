@@ -20,8 +20,8 @@ enum Operand { kA, kW, kC, kWorkspace };
 
 using plans::Int8Plan;
 
-/// Rounds a row to float16. Sets `largest` to the largest magnitude below the
-/// outliers, and returns whether there are outliers.
+/// Rounds a row to float16. Sets `largest` to the bits of the largest magnitude
+/// that is no outlier. Returns whether there are outliers.
 QLORA_VECTOR static bool scanRow(float *__restrict x, int64_t count,
                                  uint32_t outlier, uint32_t &largest) {
   uint32_t most = 0, found = 0;
@@ -180,7 +180,7 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
-/// Widens codes of rows of W from `first` on; fills tiles up with zeros.
+/// Widens the codes of a panel of W from row `first` on. Pads tiles with zeros.
 void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
                             int16_t *to) const {
   const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Loops over independent tasks on the one OpenMP pool; serial if OpenMP is off
-// (under ThreadSanitizer).
+// Loops over independent tasks on an OpenMP thread pool; serial if OpenMP is
+// off (under ThreadSanitizer).
 //
 // An exception that leaves a parallel region ends the process without a
 // message. In these loops tasks may throw (out of memory): a loop keeps the
@@ -25,7 +25,7 @@
 #include "runtime/Base/Status.h"
 
 // Compiles a loop for several instruction sets; one is selected at load time.
-// Off under ThreadSanitizer: its runtime is not yet initialised then.
+// Off under ThreadSanitizer, whose runtime is not initialised at load time.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define QLORA_VECTOR                                                           \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -115,8 +115,8 @@ void parallelFor(int64_t count, int64_t slots, Task task) {
     task(index, int64_t(0));
 }
 
-/// Calls task(begin, end) for ranges that cover [0, count), one per thread,
-/// each of at least `grain` (except the last).
+/// Calls task(begin, end) for ranges that cover [0, count), one per thread.
+/// Each has at least `grain` indices, unless `count` is smaller.
 template <typename Task>
 void parallelRanges(int64_t count, int64_t grain, Task task) {
   const int64_t most =

@@ -12,11 +12,11 @@
 
 namespace qlora {
 
-// For functions that inline into each instruction set's variant of a caller.
+// Marks functions that are inlined into each variant of a QLORA_VECTOR caller.
 #define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
 
-/// FP4's codes in ascending order of their values. A zero becomes the first of
-/// the two zeros; values just above zero become the second.
+/// FP4 codes in ascending order of their values. Codes 0 and 8 both mean zero:
+/// zero is encoded as 0, and values just above zero as 8.
 static constexpr int32_t kFP4Order[16] = {11, 10, 13, 12, 15, 14, 9, 0,
                                           8,  1,  6,  7,  4,  5,  2, 3};
 static constexpr float fp4Midpoint(int rank) {
@@ -107,7 +107,7 @@ QLORA_IN_VECTOR int32_t e2m1Code(float value) {
          (size > 5.0f);
 }
 
-/// Quantizes an MXFP4 block; its scale is a power of two, or 0 for a denormal.
+/// Quantizes an MXFP4 block. The scale is a power of two, or 0 for zeros.
 QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
                                              float *__restrict values,
                                              int32_t *__restrict codes,
@@ -148,8 +148,8 @@ static float quantizeFP8Row(int64_t, int64_t count, float *__restrict values,
   return scale;
 }
 
-/// Quantizes a row of LLM.int8 as torch's round(x * (127 / absmax)), whose
-/// quotient is 127 * (1 / absmax). A row of zeros gives NaN; its codes are 0.
+/// Quantizes a row of LLM.int8 like torch's round(x * (127 / absmax)); torch
+/// computes 127 / absmax as 127 * (1 / absmax). Codes of a row of zeros are 0.
 static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
                              int32_t *__restrict, uint8_t *__restrict packed) {
   for (int64_t i = 0; i < count; ++i)

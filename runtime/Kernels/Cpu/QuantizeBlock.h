@@ -18,7 +18,7 @@ namespace qlora {
 struct Quantizer {
   qlora_dtype dtype;
   /// Quantizes `count` <= `block` elements and returns their scale. `values`
-  /// and `codes` have room for one more element and are overwritten.
+  /// and `codes` have space for one more element and are overwritten.
   float (*run)(int64_t block, int64_t count, float *values, int32_t *codes,
                uint8_t *packed);
   bool isOnDevice; ///< whether the ops quantize, quantize_scales do it

@@ -31,7 +31,7 @@ const std::array<float, 256> &nf4DynamicMap() {
   return map;
 }
 
-/// Returns the code in the dynamic map for each of the 65,536 buckets.
+/// Returns the nearest code of the dynamic map for each bucket of nf4Bucket().
 static const std::array<uint8_t, 65536> &nestedCodes() {
   static const auto codes = [] {
     auto table = std::make_unique<std::array<uint8_t, 65536>>();
@@ -95,7 +95,7 @@ float nf4ScaleOffset(std::span<const float> scales) {
   return nf4Offset(partials[0], static_cast<int64_t>(scales.size()));
 }
 
-/// Quantizes one run of scales; returns its largest magnitude.
+/// Quantizes a run of scales; returns the largest magnitude of scale - offset.
 template <typename Code>
 static float quantizeRun(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes) {

@@ -13,8 +13,8 @@
 //              largest magnitude / 6; values are rounded to nearest even
 //
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
-// offset of scales. One thread quantizes a block, so bits do not depend on
-// threads.
+// offset of scales. One thread quantizes a block, so bits do not depend on the
+// number of threads.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H
 #define QLORA_RUNTIME_KERNELS_CPU_QUANTIZETENSOR_H
@@ -33,11 +33,11 @@ bool isQuantizer(qlora_dtype dtype);
 /// Whether the ops quantize and quantize_scales support this format.
 bool hasDeviceQuantizer(qlora_dtype dtype);
 
-/// The 256 values of the dynamic map, ascending.
+/// The 256 values of bitsandbytes' signed dynamic map, ascending.
 const std::array<float, 256> &nf4DynamicMap();
 
-/// Number of elements fetched at a time, in whole blocks: many, so that
-/// starting threads costs little, but few compared with memory.
+/// Number of elements read at a time, in whole blocks: large, so that starting
+/// threads costs little, but small compared with memory.
 inline constexpr int64_t kQuantizedWindow = int64_t{1} << 22;
 
 /// The elements to quantize. They are read in windows, so that the file need
@@ -64,7 +64,7 @@ void quantizeStored(const StoredLayout &layout, const float *elements,
 /// [layout.packedBytes] and scales [blocks]. The scales stay f32.
 void quantizeBlocks(const StoredLayout &layout, const ElementSource &source,
                     uint8_t *packed, float *scales);
-/// Returns the offset of the double quantization.
+/// Returns the offset for double quantization: the mean of the scales.
 float nf4ScaleOffset(std::span<const float> scales);
 /// Quantizes scales with the given offset and map [256]: a code for each scale,
 /// and absmax [ceil(scales / 256)].

@@ -27,7 +27,7 @@ static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
 }
 
 namespace {
-/// Indices into an embedding's table, which has a vector for each id.
+/// Strides of an embedding table: [ids, columns], or transposed.
 struct TableWalk {
   int64_t perId, perColumn;
 

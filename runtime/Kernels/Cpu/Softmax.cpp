@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operations on rows in sixteen lanes: the order of sums is always the same.
+// Row operations in sixteen lanes: sums have the same order on every CPU.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
@@ -19,8 +19,8 @@ namespace qlora {
 //
 // Sixteen values that are computed together, with the vector extension of GCC
 // and clang: all instruction sets support it; AVX-512 holds it in one register.
-// Used in loops that compilers do not vectorise well. Callers are QLORA_VECTOR,
-// and these functions inline into each of its variants.
+// Used in loops that compilers do not vectorise well. Callers are QLORA_VECTOR;
+// these functions are inlined into each variant of a caller.
 
 inline constexpr int64_t kLanes = 16;
 
@@ -35,7 +35,7 @@ QLORA_LANES_INLINE void storeLanes(const FloatLanes &from, float *to) {
   std::memcpy(to, &from, sizeof(from));
 }
 
-/// Lane i of `to` := lane (i + by) % 16 of `from`.
+/// Rotates lanes: lane i of the result is lane (i + by) % 16 of `from`.
 #define QLORA_ROTATED(from, by)                                                \
   __builtin_shufflevector(from, from, (0 + by) % 16, (1 + by) % 16,            \
                           (2 + by) % 16, (3 + by) % 16, (4 + by) % 16,         \
@@ -44,7 +44,7 @@ QLORA_LANES_INLINE void storeLanes(const FloatLanes &from, float *to) {
                           (11 + by) % 16, (12 + by) % 16, (13 + by) % 16,      \
                           (14 + by) % 16, (15 + by) % 16)
 
-/// Sums pairwise, in a fixed order.
+/// Returns the sum of all lanes, added pairwise in a fixed order.
 QLORA_LANES_INLINE float sumOfLanes(FloatLanes lanes) {
   lanes += QLORA_ROTATED(lanes, 8);
   lanes += QLORA_ROTATED(lanes, 4);
@@ -77,8 +77,8 @@ QLORA_LANES_INLINE void storeLanesBF16(const FloatLanes &from, uint16_t *to) {
 
 // Rows ------------------------------------------------------------------------
 
-/// x := e^x, like qlora_exp, but 0 below -87, where results are subnormal, and
-/// infinity from 2^127.5 on, so that 2^n can be one factor instead of two.
+/// x := e^x, like qlora_exp, but 0 for x below -87 and infinity for results
+/// from 2^127.5 on. In this range 2^n is one factor, instead of two.
 QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
   const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;
@@ -207,8 +207,8 @@ QLORA_VECTOR float dotProduct(const float *a, const float *b, int64_t count) {
   return sumOfLanes(sums);
 }
 
-/// x := tanh x within 2 ulp: from e^2x, or near 0, where that formula cancels,
-/// by an odd polynomial (Moshier, Cephes tanhf).
+/// x := tanh x within 2 ulp, from e^2x. Near 0, where that formula cancels,
+/// uses an odd polynomial (Moshier, Cephes tanhf).
 QLORA_LANES_INLINE void tanhLanes(FloatLanes &x) {
   const FloatLanes size = x < 0.0f ? -x : x;
   const FloatLanes square = x * x;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Operations on rows of scores: maxima, exponentials and sums, in a fixed order
-// whatever the vector width. For attention and head_loss. Matrices are dense.
+// whatever the vector width. Matrices are dense.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
 #define QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
@@ -33,15 +33,14 @@ float dotProduct(const float *a, const float *b, int64_t count);
 /// := the derivative, 1 - tanh^2.
 void capRun(float *values, int64_t count, float cap, float *slopes);
 
-/// a[i] := a[i] * b[i]. If `narrow` is not null, bf16 results go there.
+/// a[i] := a[i] * b[i]. If `narrow` is not null, stores bf16 there instead.
 void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 
-/// values[i] := values[i] * factor.
 void scaleRun(float *values, int64_t count, float factor);
 
-/// gradients := scale * probabilities * (gradients - mean of the row): turns
-/// the gradient of probabilities into the gradient of scores. If `narrow` is
-/// not null, the results go to `narrow` in bf16 instead.
+/// gradients := scale * probabilities * (gradients - means[row]): converts the
+/// gradient of probabilities to the gradient of scores. If `narrow` is not
+/// null, the results go to `narrow` in bf16 instead.
 void scoreGradients(const float *probabilities, float *gradients, int64_t rows,
                     int64_t columns, const float *means, float scale,
                     uint16_t *narrow);

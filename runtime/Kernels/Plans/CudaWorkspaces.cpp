@@ -111,7 +111,7 @@ Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // In the backward, the depth is a group's rows of w, which must fill loads.
+  // In the backward, the depth, a group's rows of w, must fill whole loads.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";
@@ -143,8 +143,8 @@ uint64_t attentionDeltaWorkspace(const KernelRequest &r) {
 /// Rows of the largest tile of queries or keys in any engine.
 static constexpr int64_t kCudnnTile = 128;
 
-/// Number of blocks that a pass should have, so that the last blocks leave few
-/// multiprocessors idle: eight for each multiprocessor of a large GPU.
+/// Wanted number of thread blocks in a pass: eight per multiprocessor of a
+/// large GPU, so that the last blocks leave few multiprocessors idle.
 static constexpr int64_t kCudnnBlocks = 1024;
 
 static int64_t largestDivisor(int64_t number, int64_t atMost) {
@@ -334,9 +334,9 @@ Size CudaHeadPlan::productScratch() const {
 
 /// Sets the rows of a chunk. A chunk reads the complete weight once per matmul.
 /// With fewer rows than 140 to 250 (depending on the GPU, KnownGpus.cpp),
-/// reading takes longer than arithmetic. The hidden gradient of 256 rows of
-/// 4,096 has 32 tiles of 128 by 256. With 1,024 rows it has 128 tiles, one for
-/// nearly every multiprocessor of a large GPU.
+/// reading takes longer than arithmetic. With 256 rows and hidden size 4,096,
+/// the hidden gradient has 32 tiles of 128 by 256. With 1,024 rows it has 128
+/// tiles, one for nearly every multiprocessor of a large GPU.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
   const int64_t fit = kHeadLogitsBytes / 4 / headWords(r) / 64 * 64;
   const int64_t least =

@@ -45,8 +45,8 @@ struct CudaGemmPlan {
   static CudaGemmPlan of(const GemmProblem &problem, Size begin = 0);
 };
 
-/// panel_matmul.decoded: the complete weight in a's type, if it is stored in
-/// another type, then the buffers of the matmul.
+/// Workspace of panel_matmul.decoded: the complete weight in a's type, if it is
+/// stored in another type, then the buffers of the matmul.
 struct CudaPanelPlan {
   Part decoded;
   GemmProblem problem; ///< the matmul with the decoded weight
@@ -56,8 +56,8 @@ struct CudaPanelPlan {
   }
 };
 
-/// int8_matmul: all of a as integers with a scale for each row, and marks of
-/// the columns that are outliers.
+/// Workspace of int8_matmul: all of a as integers with a scale for each row,
+/// and marks for the outlier columns.
 struct CudaInt8Plan {
   Part codes;  ///< i8 [m, columns]
   Part scales; ///< f32 [m]
@@ -70,10 +70,10 @@ struct CudaInt8Plan {
 Size cudaAttentionDelta(const KernelRequest &request);
 
 /// Maximum scratch of a forward plan of cuDNN, in bytes. The scratch holds the
-/// state of the kernel's scheduler, if there is one.
+/// state of the kernel's scheduler, if it has one.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
-/// attention.cudnn.
+/// Workspace of attention.cudnn.
 struct CudnnForwardPlan {
   Part scratch; ///< cuDNN's workspace
   Part reach;   ///< i32 [batch, length], if there are segments
@@ -85,12 +85,12 @@ struct CudnnForwardPlan {
 /// stores. Larger gradients are not stored.
 inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 
-/// attention_grad.cudnn runs one graph in several passes. A pass is over some
-/// sequences, or over some key heads of one sequence with their query heads; it
-/// has at most `slots` key heads. The workspace holds this project's scratch
-/// for all passes, then cuDNN's for one pass, so smaller passes need less. An
-/// engine needs sums of dK and dV for every query head, and either the scores'
-/// gradient (2 length^2 bytes per head) or a sum of dQ.
+/// attention_grad.cudnn runs one graph in several passes. A pass covers several
+/// sequences, or some key heads of one sequence with their query heads; at most
+/// `slots` key heads in all. The workspace holds this project's buffers for all
+/// passes, then cuDNN's scratch for one pass. An engine needs sums of dK and dV
+/// for every query head, and either the scores' gradient (2 length^2 bytes per
+/// head) or a sum of dQ.
 struct CudnnGradientPlan {
   int64_t batch = 1, keyHeads = 1; ///< sizes of a pass; divisors of the op's
   Part lse;        ///< f32 [batch, heads, length], with segments only
@@ -108,7 +108,8 @@ struct CudnnGradientPlan {
 /// head_loss, head_loss_grad and head_part over chunks of gathered labelled
 /// rows. The matmuls are bf16 if hidden and w are bf16; otherwise they are f32,
 /// and w is widened in panels of rows. The gradient of the logits overwrites
-/// the logits; a bf16 row takes the first half of its f32 row.
+/// the logits: a bf16 row of gradients takes the first half of the f32 row of
+/// logits.
 struct CudaHeadPlan {
   int64_t rows, chunkRows, panelRows, hidden;
   int64_t vocab; ///< rows of w
@@ -139,7 +140,7 @@ private:
   Size productScratch() const;
 };
 
-/// head_merge on CUDA.
+/// Workspace of head_merge on CUDA.
 struct CudaHeadMergePlan {
   Part losses;  ///< f64 [own]: losses of the rank's own rows
   Part factors; ///< f32 [rows, 2]: for gradient, for the target's w

@@ -24,7 +24,7 @@ static Reason needReplaced(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// Checks that row indices and token ids fit i32.
+/// Checks that row indices and token ids fit i32, and checks the cap.
 static Reason needNumbers(const KernelRequest &r) {
   for (std::string_view name : {"rows", "vocab"})
     if (r.constant(name) > int64_t(1) << 31)

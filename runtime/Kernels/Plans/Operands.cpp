@@ -211,8 +211,8 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
   return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
-/// Requires that out has as many elements as x without gaps. Both counts may
-/// saturate, but then no operand is large enough.
+/// Requires that out has as many elements as x. If both counts saturate, they
+/// are equal, but no operand is large enough.
 OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t run = r.constant("run");
@@ -284,7 +284,7 @@ static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
       .bytes;
 }
 
-/// Checks the numbers of operands and constants, and that only optional
+/// Checks how many operands and constants there are, and that only optional
 /// operands and the workspace are absent.
 static Reason needAll(const KernelRequest &r) {
   const KernelOp &op = *r.op;

@@ -94,12 +94,13 @@ inline int64_t tableIds(const KernelRequest &request) {
 
 // Buffers of a workspace ------------------------------------------------------
 
-/// Offset and bytes of a buffer in a workspace; 0 bytes: the launch lacks it.
+/// Offset and bytes of a workspace buffer; 0 bytes if the launch does not use
+/// it.
 struct Part {
   uint64_t offset = 0, bytes = 0;
 
   explicit operator bool() const { return bytes != 0; }
-  /// Returns the buffer's address; null if the launch does not have the buffer.
+  /// Returns the buffer's address; null if the launch does not use it.
   template <typename T = uint8_t> T *in(void *workspace) const {
     return bytes ? reinterpret_cast<T *>(static_cast<uint8_t *>(workspace) +
                                          offset)

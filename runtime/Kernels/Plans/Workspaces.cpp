@@ -88,8 +88,8 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
 }
 
 /// Returns an estimate of oneDNN's scratch per thread, at most `most` bytes.
-/// oneDNN 2.6 needs no more for 9 of 10 shapes; other shapes run with fewer
-/// threads, or as tiles.
+/// oneDNN 2.6 needs no more for 9 of 10 shapes; GEMMs of other shapes use fewer
+/// threads, or tiles.
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
@@ -98,8 +98,8 @@ static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   return Size(static_cast<int64_t>(std::min<uint64_t>(shape.bytes(), most)));
 }
 
-/// Returns the larger of the workspaces of both implementations: scratch of
-/// tiles for `slots` tasks, and `library` bytes with copies of operands.
+/// Returns the larger workspace of the two Gemm implementations: scratch of
+/// tiles for `slots` tasks, or `library` bytes with copies of operands.
 static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
   const Size tiles = Size(int64_t(GemmTile::of(p).bytes)) * Size(slots);
   const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
@@ -139,7 +139,7 @@ GemmProblem matmulProblem(const KernelRequest &r) {
 }
 
 Int8Plan Int8Plan::of(const KernelRequest &r) {
-  // A panel stays in the cache next to its core.
+  // Maximum codes in a panel, so that it stays in a core's cache.
   static constexpr int64_t kPanelNumbers = 128 * 1024;
   Int8Plan plan = {};
   plan.m = r.constant("m");
@@ -171,7 +171,7 @@ uint64_t int8Workspace(const KernelRequest &r) {
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {
-  /// Maximum rows, so that a panel of sums stays in the cache next to a core.
+  /// Maximum rows, so that a panel of sums stays in a core's cache.
   static constexpr int64_t kRows = 512;
   PanelPlan plan;
   plan.isForward = r.constant("transpose_w") != 0;
@@ -242,7 +242,7 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   s.keys = take(isNarrow, s.block, dim);
   s.values = take(isNarrow, s.block, dim);
   s.narrowScores = take(isBF16, ceilDivide(s.block * s.block, 2), 1);
-  // oneDNN 2.6 needs at most copies of both operands, padded.
+  // oneDNN 2.6 needs at most padded copies of both operands.
   s.library = take(isBF16, s.block + 63, std::max(s.block, dim) + 63);
   const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
   const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *

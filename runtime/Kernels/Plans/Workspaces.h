@@ -61,10 +61,10 @@ struct GemmTile {
 /// Minimum depth for which oneDNN uses matrix tiles (AMX).
 inline constexpr int64_t kLeastTileDepth = 32;
 
-/// Dense bf16 copies for a bf16 matmul, of operands with gaps and of f32
-/// operands that may be rounded; then the library's scratch. If `fillsTiles`,
-/// smaller depths are padded with zeros to kLeastTileDepth. Every workspace has
-/// room for the padding, whatever the CPU.
+/// Workspace of a bf16 matmul: dense bf16 copies of operands that have gaps or
+/// are f32, then the library's scratch. If `fillsTiles`, smaller depths are
+/// padded with zeros to kLeastTileDepth; workspaces have space for the padding
+/// on any CPU.
 struct GemmCopies {
   Part a, b, c;
   uint64_t bytes = 0; ///< size of the copies; scratch follows them
@@ -72,7 +72,7 @@ struct GemmCopies {
   static GemmCopies of(const GemmProblem &problem, bool fillsTiles);
 };
 
-/// Returns the bytes of scratch that suffice for both implementations.
+/// Returns the scratch bytes that suffice for both implementations of Gemm.
 Size gemmWorkspace(const GemmProblem &problem);
 /// Returns the bytes of scratch for one thread, at most `most` for the library.
 Size sequentialGemmWorkspace(const GemmProblem &problem,
@@ -86,7 +86,7 @@ GemmProblem matmulProblem(const KernelRequest &request);
 /// without gaps follows the slots.
 ///
 /// grouped_matmul has the panels of each group's matrix one after another. It
-/// multiplies a group's rows by matmuls of a few heights.
+/// multiplies a group's rows with GEMMs of a few fixed row counts.
 struct PanelPlan {
   bool isForward;
   int64_t groups = 1;
@@ -169,7 +169,7 @@ struct AttentionScratch {
 
 // LM head and cross-entropy ---------------------------------------------------
 //
-// How head_loss, head_loss_grad and head_part divide work on the CPU.
+// On the CPU, head_loss, head_loss_grad and head_part divide work as follows.
 //
 // The labelled rows of a chunk are gathered into blocks; the vocabulary is a
 // sequence of panels: ranges of token ids, which are rows of w. A task is a
@@ -183,8 +183,8 @@ struct AttentionScratch {
 // number of ranges depends only on the rows, not on threads.
 
 /// Maximum rows of a block, and token ids of a panel. The logits of a block and
-/// a panel fit into the cache next to a core, and packing a panel is cheap
-/// compared with its matmuls.
+/// a panel fit into a core's cache, and packing a panel is cheap compared with
+/// its matmuls.
 inline constexpr int64_t kHeadBlockRows = 256;
 inline constexpr int64_t kHeadPanelWords = 256;
 /// Number of tasks of a chunk with few rows.
@@ -202,7 +202,6 @@ struct HeadRowState {
 int64_t headWords(const KernelRequest &request);
 /// Whether the gradient of hidden rows is requested.
 bool hasHeadGradient(const KernelRequest &request);
-/// Whether the gradient of w is requested.
 bool hasHeadWeightGradient(const KernelRequest &request);
 
 struct HeadPlan {
@@ -245,18 +244,16 @@ struct HeadPlan {
   int64_t ranges(int64_t blockCount) const {
     return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels(vocab));
   }
-  /// The matmul of the logits of `rows` rows for `count` token ids.
+  /// The matmul that computes logits of `rows` rows for `count` token ids.
   GemmProblem logitsProduct(int64_t rows, int64_t count) const;
-  /// The matmul that adds to the gradient of hidden rows.
   GemmProblem hiddenGradientProduct(int64_t rows, int64_t count) const;
-  /// The matmul that adds to the gradient of w.
   GemmProblem weightGradientProduct(int64_t rows, int64_t count) const;
 
 private:
   Size productScratch() const;
 };
 
-/// head_merge, on the CPU.
+/// Workspace of head_merge on the CPU.
 struct HeadMergePlan {
   Part losses; ///< f64: losses of the rank's own rows
   Size total = 0;

@@ -66,7 +66,7 @@ struct Line {
     return std::exp(score(query, key) - lse(query));
   }
 
-  /// Returns the gradient of a query's and a key's dot product, with `scale`.
+  /// Returns the loss gradient with respect to the dot product q . k.
   double scoreGradient(int64_t query, int64_t key) const {
     const int64_t dout = offset("lddo", head, query);
     const double gradient = dot(kDOut, dout, kV, offset("ldv", keyHead(), key));

@@ -20,8 +20,8 @@ namespace qlora {
 namespace fs = std::filesystem;
 
 /// Returns whether any rank is still working. All ranks call this together,
-/// every second, so that a rank waits for a message instead of for the complete
-/// work. Fails if a rank has died.
+/// every second, so that waiting ranks neither time out nor miss the death of a
+/// rank, which makes this fail.
 static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   int64_t working[] = {thisWorks};
   QLORA_RETURN_IF_ERROR(group.sum(working));
@@ -85,7 +85,7 @@ static Status addCounts(const std::string &path, DataSummary &summary) {
   return Status::ok();
 }
 
-/// Returns the statistics of all rows. To count, reads all of a token file.
+/// Returns the statistics of all rows. Reads a token file completely to count.
 static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
   DataSummary summary;
   summary.rows = dataset.rows();

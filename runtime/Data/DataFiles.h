@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Opens the option train_file or validation_file as a dataset.
+// Opens the files of the option train_file or validation_file as a dataset.
 
 #ifndef QLORA_RUNTIME_DATA_DATAFILES_H
 #define QLORA_RUNTIME_DATA_DATAFILES_H
@@ -50,8 +50,8 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
 /// Returns the path of an option's file for display, or its number of files.
 std::string dataName(const Options &options, const std::string &option);
 
-/// Checks that the files of a run exist, with openDataFile's errors, before the
-/// first is read. Without `trains`, the run only evaluates.
+/// Checks that all files of a run exist before any is read, with the errors of
+/// openDataFile(). Without `trains`, the run only evaluates.
 Status checkDataFiles(const Options &options, bool trains);
 
 /// Opens the files of `option`. All ranks must call it. The first rank of each

@@ -30,7 +30,7 @@ struct DatasetRows {
 
   /// Shared by the training and the validation dataset.
   std::shared_ptr<const Stores> stores;
-  /// Row numbers, counted through all files. Empty: each row once.
+  /// The selected rows, numbered through all files. Empty: each row once.
   std::vector<int64_t> chosen = {};
   int64_t sides = 1;
   /// Whether half of the sequences have mismatched answers (KtoKlPairs.h).
@@ -48,7 +48,7 @@ struct DatasetRows {
                      int64_t (TokenStore::*of)(int64_t) const) const;
   /// Whether the data is a token file, read in its order.
   bool isWhole() const { return stores->front().isWhole(); }
-  /// Returns the file of a row, and the row's number in it (of its first side).
+  /// Returns the file of a row, and the number of its first side in the file.
   std::pair<const TokenStore *, int64_t> find(int64_t row) const;
 };
 
@@ -66,7 +66,7 @@ public:
   int64_t length(int64_t row) const { return data.length(row); }
   int64_t labels(int64_t row) const { return data.labels(row); }
   bool isWhole() const { return data.isWhole(); }
-  /// Adds the tokens and labels of all rows.
+  /// Adds the tokens and labels of all rows to `hash`.
   void identify(ContentHash &hash) const;
 
   /// Reads micro-batch `index` of `step`, as Schedule::at() selects it.
@@ -84,30 +84,30 @@ public:
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
     return labelsOf(rule->at(step, index, shape));
   }
-  /// The maximum, over the ranks, of the labels in the k-th micro-batch of
-  /// `step`; nothing unless in lockstep. Computed without communication.
+  /// Maximum labels that any rank has in its k-th micro-batch of `step`;
+  /// nullopt unless in lockstep. Computed without communication.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape) {
     return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
                             : std::nullopt;
   }
-  /// Returns the maximum labels in the last micro-batch of each rank. Nothing
-  /// if the shapes of these micro-batches differ between ranks.
+  /// Returns the maximum labels that any rank has in its last micro-batch;
+  /// nullopt if the shapes of these micro-batches differ.
   std::optional<int64_t> mostLabelsOfLast(int64_t step,
                                           const StepShape &shape) {
     return mostLabelsOf(rule->lastRound(step, shape));
   }
-  /// Returns the maximum labels in the micro-batches that ranks read at the
-  /// same time as `number`, in file order; nothing unless in lockstep.
+  /// Returns the maximum labels of the micro-batches, in file order, that the
+  /// ranks read together with `number`; nullopt unless in lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 
   /// Mean labels per micro-batch of a step, over all ranks, without the empty
-  /// micro-batches of an epoch's last step. Slow: lays out each micro-batch.
+  /// micro-batches of an epoch's last step. Slow: computes every layout.
   double meanLabels(int64_t step, const StepShape &shape);
 
   /// Fraction of padding in an epoch, or in the steps with its first 4,096
-  /// micro-batches. Nothing for a token file, whose padding is fixed.
+  /// micro-batches. Returns nullopt for a token file, whose padding is fixed.
   std::optional<double> paddingShare(const StepShape &shape);
 
 private:
@@ -115,7 +115,7 @@ private:
   int64_t labelsOf(const BatchLayout &layout) const;
   std::optional<int64_t>
   mostLabelsOf(const std::vector<BatchLayout> &round) const;
-  /// In how many sequences of a micro-batch a row's answer occurs.
+  /// Number of sequences in a micro-batch that contain a row's answer.
   int64_t timesOfRow() const {
     return data.hasMismatched && !data.isWhole() ? 2 : 1;
   }
@@ -142,9 +142,9 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
                                                const CompiledVariants &variants,
                                                const ScheduleOptions &options);
 
-/// Counts rows whose every label is the argmax, which greedy decoding would
-/// reproduce. `correct`, [batch, length], is 1 if a token's target is the
-/// argmax. Mismatched answers and unlabelled rows do not count.
+/// Counts rows that greedy decoding would reproduce: each label is the argmax.
+/// `correct`, [batch, length], is 1 if a token's target is the argmax.
+/// Mismatched answers and unlabelled rows do not count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;

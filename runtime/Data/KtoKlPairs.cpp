@@ -14,7 +14,7 @@ static int64_t tokensOf(const MicroBatch &batch, int64_t line) {
   return std::find(begin, begin + batch.length, 0) - begin;
 }
 
-/// Returns a sequence's tokens before its answer; all, if it has no answer.
+/// Returns the tokens before a sequence's answer; all tokens if it has none.
 static int64_t promptOf(const MicroBatch &batch, int64_t line) {
   const auto begin = batch.targets.begin() + line * batch.length;
   const auto first =

@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// Builds the mismatched sequences from a micro-batch's first `rows` sequences,
-/// in its second half. A row without a target has no answer.
+/// Writes mismatched sequences into a micro-batch's second half, from its first
+/// `rows` sequences. A row without a target has no answer.
 void placeKtoKlPairs(int64_t rows, MicroBatch &batch);
 
 } // namespace qlora

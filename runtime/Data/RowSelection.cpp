@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-// Numbers of a seed's shuffles: draws use -1, -2, ...; epochs use 0, 1, ...
+// A seed's shuffles are numbered: draws use -1, -2, ...; epochs use 0, 1, ...
 static constexpr int64_t kValidationDraw = -1;
 static constexpr int64_t kFirstWeightDraw = -2;
 

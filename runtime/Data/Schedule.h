@@ -19,8 +19,8 @@
 // micro-batches are unlabelled padding, which does not affect the mean loss.
 //
 // In lockstep, ranks run the same entries at the same time. The k-th
-// micro-batches of all ranks have the shape of the largest; so do numbers i N
-// to i N + N - 1 of a pass in file order.
+// micro-batches of all ranks have the shape of the largest. The same holds for
+// numbers i N to i N + N - 1 of a pass in file order.
 
 #ifndef QLORA_RUNTIME_DATA_SCHEDULE_H
 #define QLORA_RUNTIME_DATA_SCHEDULE_H
@@ -42,9 +42,9 @@ struct StepShape {
   int64_t accumulation = 1;
   int64_t ranks = 1;
   bool inLockstep = false; ///< each entry has collectives of several ranks
-  /// Whether rows share micro-batches as if one rank had all of them.
+  /// Whether rows are packed as if one rank ran all micro-batches.
   bool assignsAsOne = false;
-  /// Relative speed of each rank, above 0; empty (also in lockstep): equal.
+  /// Relative speed of each rank, above 0. Empty if equal, and in lockstep.
   std::vector<double> speeds = {};
 
   int64_t count() const { return accumulation * ranks; }
@@ -55,8 +55,8 @@ struct StepShape {
 /// remaining tokens are padding.
 struct BatchLayout {
   BatchShape shape;
-  /// The rows of each sequence, at most shape.batch. For rows of several
-  /// sequences, `lines` has the first sequence of each row.
+  /// The rows of each sequence, at most shape.batch. If a row has several
+  /// sequences, `lines` contains only its first one.
   std::vector<std::vector<int64_t>> lines;
 };
 
@@ -64,7 +64,7 @@ struct ScheduleOptions {
   uint64_t seed = 0;
   bool packing = false; ///< only for rows files
   /// Whether to use step packing, which needs a rows file and token buckets.
-  /// Unset: if the program has buckets.
+  /// Unset: used if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;
   /// Tokens of each row's answer, if micro-batches also have mismatched answers
   /// (KtoKlPairs.h), which can lengthen a micro-batch.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Longest processing time first: rows to micro-batches, micro-batches to ranks.
+// Assigns rows to micro-batches, and those to ranks, most expensive first.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -75,7 +75,7 @@ double Packer::cost(const Bin &bin) const {
                                             kTokensPerMicroBatch);
 }
 
-/// Relative load of each of `count` bins, so that all ranks finish together.
+/// Returns relative loads of `count` bins with which all ranks finish together.
 std::vector<double> Packer::sharesOf(int64_t count) const {
   std::vector<double> shares(static_cast<size_t>(count), 1);
   const MicroBatchAssignment deal(count, shape.ranks, shape.speeds);
@@ -88,7 +88,7 @@ std::vector<double> Packer::sharesOf(int64_t count) const {
   return shares;
 }
 
-/// Distributes the rows over `count` bins; nothing if a row does not fit.
+/// Distributes the rows over `count` bins; nullopt if a row does not fit.
 std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   const std::vector<double> shares = sharesOf(count);
   std::vector<Bin> bins(static_cast<size_t>(count));
@@ -119,8 +119,8 @@ std::vector<Bin> Packer::asGiven() const {
   return bins;
 }
 
-/// Assigns bin i to the rank that runs micro-batch i: fill() sized the bin for
-/// its speed. `dearest` receives the time of the slowest rank.
+/// Assigns bin i to the rank that runs micro-batch i, since fill() sized the
+/// bin for that rank's speed. `dearest` receives the time of the slowest rank.
 StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   StepPlan plan(bins.size());
   const MicroBatchAssignment deal(static_cast<int64_t>(bins.size()),

@@ -47,7 +47,7 @@ using StepPlan = std::vector<std::vector<int64_t>>;
 /// Plans a step. `lengths`: tokens of each of its rows, at most B K N rows.
 StepPlan packStep(std::span<const int64_t> lengths, const PackingShape &shape);
 
-/// Returns the smallest bucket that holds `tokens`; the last must hold them.
+/// Returns the smallest bucket that holds `tokens`. The largest must hold them.
 int64_t bucketFor(int64_t tokens, std::span<const int64_t> buckets);
 
 } // namespace qlora

@@ -147,8 +147,8 @@ static uint64_t dataBytes(const std::string &path) {
   return bytes;
 }
 
-/// Creates the cache folder, readable for this user only, since rows can be
-/// decoded to the data. Deletes old files for the new rows.
+/// Creates the cache folder, readable for this user only, since its rows can be
+/// decoded to text. Deletes old files to make space for the new rows.
 static Status prepareFolder(const TokenRequest &request) {
   const std::string &folder = request.cacheFolder;
   std::error_code error;
@@ -171,7 +171,7 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const WatchListener &everySecond) {
   if (SafetensorsFile::open(path).isOk()) {
     std::error_code error;
-    // An error is ignored: in a read-only folder nothing is deleted.
+    // Mark as recently used. In a read-only folder, nothing is deleted anyway.
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);
     return Status::ok();
   }

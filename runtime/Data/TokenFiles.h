@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// Whether the file is Safetensors, used directly; qlora-data converts others.
+/// Whether the file is Safetensors, which needs no conversion by qlora-data.
 bool isTokenData(const std::string &path);
 
 /// Whether any file has rows of different lengths: text, or a rows file of

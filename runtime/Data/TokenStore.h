@@ -70,7 +70,7 @@ public:
   int64_t answer(int64_t row) const {
     return answerLengths[static_cast<size_t>(row)];
   }
-  /// Adds the tokens and labels of all rows, as they were at open().
+  /// Adds the tokens and labels of all rows, as of open(), to `hash`.
   void identify(ContentHash &hash) const;
 
   /// Copies a row to `offset` of sequence `line`, where it must fit. `segment`
@@ -94,7 +94,7 @@ private:
       return !segments.empty() && segments[t] == 0;
     }
     void identify(ContentHash &hash) const;
-    /// Labelled tokens, and tokens of the answer, of the row [begin, end).
+    /// Count the labels, and the answer's tokens, of row [begin, end).
     int64_t targets(size_t begin, size_t end) const;
     int64_t answer(size_t begin, size_t end) const;
     /// Whether the label of token `t` counts in the loss. `t` must not be the

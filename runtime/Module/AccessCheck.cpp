@@ -52,7 +52,7 @@ void AccessCheck::setOwner(const RangeUse &use) {
   owners.emplace(begin, Owner{end, ownerOf(use)});
 }
 
-/// Checks that every byte of `use` was written, most recently by its buffer.
+/// Checks that the buffer of `use` was the last to write each of its bytes.
 Status AccessCheck::checkOwner(const RangeUse &use) {
   const std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   for (uint64_t at = use.offset, end = at + use.bytes; at < end;) {

@@ -14,9 +14,9 @@
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
 // buffers may use the same bytes one after the other. If a buffer is read after
-// another buffer was written to its bytes, both are in use at once, which is an
-// error. In a loaded module, ranges have no buffer numbers, so owners are not
-// checked.
+// another buffer has overwritten its bytes, both are in use at once, which is
+// an error. In a loaded module, ranges have no buffer numbers, so owners are
+// not checked.
 
 #ifndef QLORA_RUNTIME_MODULE_ACCESSCHECK_H
 #define QLORA_RUNTIME_MODULE_ACCESSCHECK_H

@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// Returns over how many ranks a group shards operands; 1 if the program does
-/// not fix that number.
+/// Returns the number of ranks over which a group shards operands; 1 if the
+/// program does not fix the number.
 static int64_t shardingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);

@@ -20,7 +20,7 @@
 namespace qlora {
 
 /// Category of a kernel in a step. A memory-bound GEMM, such as LoRA's, is
-/// kThinGemm, with the conversions of its operands. Every kernel of UPDATE is
+/// kThinGemm, as are the conversions of its operands. Every kernel of UPDATE is
 /// kOptimizer. Zeroing and copies are kRows.
 enum class StepPart {
   kGemm,
@@ -42,8 +42,8 @@ struct CommandKernel {
 };
 
 /// Returns the kernels of a LAUNCH, FILL or COPY; none for other commands.
-/// `isUpdate`: the command is in UPDATE. `row` runs a library launch instead of
-/// the row that the module names.
+/// `isUpdate`: the command is in UPDATE. `row`, if not null, runs a library
+/// launch instead of the module's row.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate, const DeviceProfile &device,

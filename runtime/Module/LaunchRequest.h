@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Returns the row of a launch's kernel; nullptr for a generated kernel.
+/// Returns a launch's row of Kernels.def; nullptr for a generated kernel.
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch);
 
@@ -35,14 +35,14 @@ Status checkEnabled(const KernelRow &row,
 /// Checks that each name is the name of a row ("attention.cudnn").
 Status checkKernelNames(std::span<const std::string> names);
 
-/// Checks that ops have reference kernels; the error lists those that have one.
+/// Checks that ops have reference kernels; the error lists all ops that do.
 Status checkReferenceNames(std::span<const std::string> ops);
 
 /// Checks that each operand has the bytes that `row` touches; else kDataLoss.
 Status checkOperands(const KernelRow &row, const KernelRequest &request,
                      std::span<const qlora_operand> operands);
 
-/// Returns the types of the operands; nothing for an absent one (0 bytes).
+/// Returns the types of operands; nullopt for an absent operand (0 bytes).
 std::vector<std::optional<qlora_dtype>>
 dtypesOf(std::span<const qlora_operand> operands);
 

@@ -159,7 +159,7 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// Ends even if the list of stages is cyclic: stage i must have number i.
+/// Terminates even if the list of stages is cyclic: stage i must have number i.
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

@@ -4,11 +4,11 @@
 // strings and enum values are assumed to be valid.
 //
 // checkModule runs whenever a module is opened. It checks that the module was
-// compiled for this qlora-run, and that its stages belong to one pipeline. An
-// undamaged file may come from another build.
+// compiled for this build, since an undamaged file may be from another one, and
+// that its stages belong together.
 //
 // checkTables looks for compiler bugs. It runs on the null device, which loads
-// every program of the tests. Messages name the table, the row and the number:
+// every program of the tests. Messages name table, row and wrong value:
 //
 // - arenas: each kind once; gradients, moments and rounded adapters have the
 //   size that the trainable arena requires;

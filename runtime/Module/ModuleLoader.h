@@ -6,8 +6,8 @@
 // open() checks the file's seal before mapping it (runtime/README.md, "Whom we
 // trust"). It checks version and size of the tables, that library kernels exist
 // in Kernels.def with the same operands and constants, and that this CPU has
-// the instructions of the generated kernels. Whether a GPU can run the images
-// is found out when a device loads them. The compiler guarantees valid tables,
+// the instructions of the generated kernels. A device checks whether its GPU
+// can run the images when it loads them. The compiler guarantees valid tables,
 // and the null device verifies that (ModuleCheck.h).
 
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H

@@ -17,7 +17,7 @@ static void add(ContentHash &hash, Numbers... numbers) {
   hash.add(std::array{static_cast<int64_t>(numbers)...});
 }
 
-/// Whether all ranks must have one layout, for reductions and checkpoints.
+/// Whether reductions and checkpoints need equal layouts on all ranks.
 static bool isCommon(unsigned kind) {
   return kind == QLORA_ARENA_TRAINABLE || kind == QLORA_ARENA_GRADIENT ||
          kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_RESIDUAL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks that the programs of a pipeline's stages belong to one run: what ranks
-// of all stages share is equal in all programs.
+// Checks that the programs of a pipeline's stages belong to one run: data that
+// ranks of all stages share must be equal in all programs.
 
 #include "runtime/Module/ModuleCheck.h"
 #include "runtime/Module/ModuleLoader.h"

@@ -263,7 +263,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Checks that sort_by_expert sorts for the program's expert-parallel ranks.
+/// Checks that sort_by_expert's constant `ranks` is the program's expert_ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);

@@ -61,9 +61,9 @@ static std::string reasonOf(const FoundBatch &best,
              : text;
 }
 
-/// Plans candidates in ascending order. Stops at the first that does not fit,
-/// which becomes `refused`, or that takes so long per row that larger batches
-/// would only recompute more.
+/// Plans candidates in ascending order. Stops at the first batch that does not
+/// fit, which becomes `refused`, or whose time per row exceeds kWorthMore:
+/// larger batches would only recompute more.
 static FailureOr<std::vector<FoundBatch>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
         std::optional<FoundBatch> &refused) {

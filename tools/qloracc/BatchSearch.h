@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// --auto-find-batch-size: finds the batch from the plan of each candidate,
-// instead of by running out of memory. A plan is exact to the byte, so no run
-// fails.
+// --auto-find-batch-size: chooses the batch from the plan of each candidate,
+// without trial runs. A plan is exact to the byte, so no run fails.
 //
-// Chooses among candidates (runtime/Base/StepRows.h) whose plan fits the memory
-// limit: the largest whose predicted time per row is within 1 % of the
-// smallest. Larger batches share the decoding of weights, until blocks must be
-// recomputed to save memory. Plans and recomputation grow with the batch, so
-// the search ends at the first batch that does not fit or takes 5 % more time
-// per row.
+// Chooses the largest candidate (runtime/Base/StepRows.h) whose plan fits the
+// memory limit and whose predicted time per row is within 1 % of the smallest.
+// Larger batches share the decoding of weights, until blocks must be recomputed
+// to save memory. Plans and recomputation grow with the batch, so the search
+// ends at the first batch that does not fit or takes 5 % more time per row.
 
 #ifndef QLORA_TOOLS_QLORACC_BATCHSEARCH_H
 #define QLORA_TOOLS_QLORACC_BATCHSEARCH_H
@@ -27,7 +25,7 @@ struct FoundBatch {
 
 /// Chooses one of settings.batches and calls setBatch(). Does not change
 /// `model`. If no plan fits, chooses the smallest candidate, and the compile
-/// reports what is missing. Errors are diagnostics of the model's context.
+/// reports the missing bytes. Errors are diagnostics of the model's context.
 mlir::FailureOr<FoundBatch> findBatch(mlir::ModuleOp model,
                                       CompilerSettings &settings,
                                       const DeviceProfile &device);

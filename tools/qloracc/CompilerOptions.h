@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// --help-all prints this many of the options below first.
+/// Number of options below that --help-all prints before all other options.
 inline constexpr size_t kCompilerOptionsFirst = 4;
 
 namespace compiler_options {

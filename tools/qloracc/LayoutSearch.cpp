@@ -53,7 +53,7 @@ static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
 }
 
 /// Plans one mesh. An error becomes the reason of the mesh in the table. An
-/// error of plain data parallelism would end any compile, so it is reported.
+/// error of plain data parallelism affects all meshes, so it is reported.
 static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
                                     const DeviceProfile &device,
                                     const ParallelMesh &mesh) {

@@ -25,7 +25,7 @@ namespace qlora {
 /// Sets the layout and the batch of `settings` if options leave them to the
 /// compiler, prints them with the reason, and records the layouts in `model`
 /// for reports. If no plan fits, chooses the layout of the smallest plan, and
-/// the compile reports what is missing. Errors are diagnostics of the model's
+/// the compile reports the missing bytes. Errors are diagnostics of the model's
 /// context.
 mlir::LogicalResult findLayoutAndBatch(mlir::ModuleOp model,
                                        CompilerSettings &settings);

@@ -26,7 +26,7 @@ static Status folderInsteadOfModel(const std::string &folder) {
                          folder);
 }
 
-/// Detects a length in 8 bytes, followed by a JSON header.
+/// Detects the start of Safetensors: a length in 8 bytes, then a JSON header.
 static bool isSafetensors(StringRef text) {
   return text.size() > 8 && text[8] == '{' && text.take_front(8).contains('\0');
 }

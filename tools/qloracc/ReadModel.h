@@ -24,8 +24,8 @@ openModel(const std::string &path);
 
 /// Parses and verifies the main buffer of `sources`, text or bytecode. If the
 /// text names an op (`loc("model.layers.0.mlp")`), the op keeps its name and
-/// also gets file, line and column. Null after errors, which are diagnostics of
-/// the context.
+/// also gets file, line and column. Returns null after errors, which are
+/// diagnostics of the context.
 mlir::OwningOpRef<mlir::ModuleOp> readModel(const llvm::SourceMgr &sources,
                                             mlir::MLIRContext &context);
 

@@ -136,7 +136,7 @@ StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   return hasRows(options.paths("train_file"));
 }
 
-/// Sets rows, row lengths, and sequence lengths for packing.
+/// Sets the batch, the row lengths, and the sequence lengths for packing.
 Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");

@@ -343,7 +343,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (job.wroteProgram())
     llvm::outs() << compileSummary(programs, settings, seconds.count())
                  << " -> " << shownPath(settings.output) << "\n";
-  // The process ends here, which frees the module.
+  // Do not destroy the module: the process ends here.
   (void)module.release();
   return 0;
 }

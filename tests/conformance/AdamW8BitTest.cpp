@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// adamw_8bit: the optimizer states equal bitsandbytes' bit for bit after each
-// step, on every target. Nothing changes if the gradient is not finite.
+// adamw_8bit: after each step, the optimizer states equal bitsandbytes' bit for
+// bit on every target. A gradient that is not finite changes nothing.
 
 #include <cstring>
 

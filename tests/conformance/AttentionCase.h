@@ -34,8 +34,8 @@ inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
              << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
-/// Returns the segment of a token: one of three with odd lengths, always 1 for
-/// kOne, and 0 for padding.
+/// Returns a token's segment id: one of three segments with odd lengths, or 1
+/// for kOne. Padding has id 0.
 inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
   const int64_t position = token + 3 * batch;
   const bool isPadded =
@@ -91,8 +91,8 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
   return test;
 }
 
-/// Runs the reference forward and copies its `out` and `lse` to the gradient's
-/// case.
+/// Runs the reference forward. Copies its `out` and `lse` into the case of the
+/// gradient.
 inline KernelCase makeGradient(const Attention &a) {
   KernelCase forward = makeCase(a, false), gradient = makeCase(a, true);
   expectOk(forward.run("reference"));
@@ -101,17 +101,17 @@ inline KernelCase makeGradient(const Attention &a) {
   return gradient;
 }
 
-// Tensor cores take bf16, and so do CPUs with bf16 matmuls: all implementations
-// except the reference round P (in the gradient also dS) before the matmul that
-// sums over it. Each factor is then off by at most u = 2^-8 of itself, and each
-// result by u times a sum of magnitudes:
+// Tensor cores and bf16 matmuls of CPUs take bf16 operands. So all
+// implementations except the reference round P, and in the gradient also dS,
+// before the matmul with it. Each factor then has a relative error of at most u
+// = 2^-8, and each result an error of at most u times a sum of magnitudes:
 //
 //   out  u sum_j P_ij |v_j|         dv  u sum_i P_ij |dout_i|
 //   dq   u sum_j |dS_ij| |k_j|      dk  u sum_i |dS_ij| |q_i|
 //
-// These sums are computed for each element. A single bound would have to be
-// their maximum, and a wrong small result would pass. cuDNN may round once
-// more: each query head's summands of dk and dv.
+// The tests compute these sums for each element, because a common bound would
+// accept wrong small results. cuDNN may also round the summand that each query
+// head adds to dk and dv.
 
 /// Returns how often the implementation `row` may round the summands of a
 /// result to bf16 (see above).
@@ -121,8 +121,8 @@ inline int roundingsOf(const Attention &a, const std::string &row) {
   return row == "cudnn" ? 2 : row == "reference" ? 0 : 1;
 }
 
-/// Sums of magnitudes, by operand name and element index; empty if nothing is
-/// rounded.
+/// Sums of magnitudes for each operand name and element. Empty if the
+/// implementation rounds nothing.
 using Magnitudes = std::map<std::string, std::vector<double>>;
 
 inline Magnitudes forwardMagnitudes(const Attention &a) {
@@ -147,8 +147,8 @@ inline bool sees(const Attention &a, int64_t batch, int64_t query,
           segmentOf(a, batch, query) == segmentOf(a, batch, key));
 }
 
-/// Computes the bounds above for the gradients, from the operands in f64. A row
-/// of an operand is addressed by the index of its first element.
+/// Computes the bounds above for the gradients in f64. The index of a row's
+/// first element identifies the row.
 class RoundedGradient {
 public:
   explicit RoundedGradient(const Attention &a) : a(a) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // attention and attention_grad: compares the reference gradient with finite
-// differences of the reference, and the other implementations with the
+// differences of the reference forward, and the other implementations with the
 // reference.
 
 #include "tests/conformance/AttentionCase.h"
@@ -16,8 +16,7 @@ namespace {
 constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 
-/// Returns the largest error of a strided result, as a multiple of the
-/// tolerance.
+/// Returns the largest error of a strided result, divided by the tolerance.
 double worstError(KernelCase &expected, KernelCase &got, const char *operand,
                   int64_t rows, int64_t columns, int64_t ld, int64_t terms,
                   double magnitude, const Magnitudes &magnitudes = {},
@@ -55,10 +54,10 @@ const Attention kCases[] = {
     {1, 140, 2, 2, 80, 0, 16, Segments::kPadded, BF16},
     {1, 131, 3, 3, 64, 0, 3, Segments::kNone, BF16},
     {1, 260, 2, 1, 40, 100, 0, Segments::kPacked, BF16},
-    // Enough key heads to use all three workspace slots of the CPU kernel.
+    // Enough key heads for all three workspace slots of the CPU kernel.
     {2, 50, 4, 2, 24, 0, 4, Segments::kPacked, BF16},
     {3, 40, 4, 2, 12, 9, 0, Segments::kNone, F32},
-    // Lengths that are multiples of a tile, which cuDNN accepts.
+    // Lengths that are multiples of cuDNN's tile size, which cuDNN requires.
     {2, 128, 4, 2, 64, 0, 0, Segments::kPadded, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kPacked, BF16},
     {1, 128, 2, 2, 80, 0, 16, Segments::kNone, BF16},
@@ -67,7 +66,7 @@ const Attention kCases[] = {
     {1, 256, 3, 1, 32, 50, 0, Segments::kNone, BF16},
     // The gradient runs in two steps of two key heads each.
     {2, 128, 8, 4, 32, 70, 8, Segments::kPadded, BF16},
-    // Caps that change all scores, caps that change hardly any, and sinks.
+    // Score caps that change all scores or hardly any, and attention sinks.
     {1, 150, 4, 2, 20, 0, 3, Segments::kPadded, F32, 0.7},
     {1, 270, 2, 1, 9, 33, 0, Segments::kNone, F32, 50},
     {2, 131, 4, 2, 64, 0, 8, Segments::kPacked, BF16, 0.5},
@@ -90,7 +89,7 @@ TEST(Attention, AgreesWithTheReference) {
       if (!got.isTaken(row))
         continue;
       expectOk(got.run(row));
-      // Errors of the scores (sums of dim products) propagate to the output.
+      // Errors of the scores (sums of `dim` products) reach the output.
       const int64_t terms = a.dim + a.length;
       EXPECT_LE(worstError(expected, got, "out", a.tokens(), a.width(),
                            a.width() + a.gap, terms, 1, sums,
@@ -129,7 +128,7 @@ TEST(Attention, PaddingGivesZeroAndNoGradient) {
       expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kPadded, type},
                           row);
       expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kOne, type}, row);
-      // Whole blocks of padding.
+      // Blocks that contain only padding.
       expectZeroInPadding({1, 600, 1, 1, 8, 0, 0, Segments::kPadded, type},
                           row);
     }
@@ -177,9 +176,9 @@ TEST(AttentionGrad, AgreesWithTheReference) {
   }
 }
 
-/// Compares cuDNN's gradient with our own CUDA kernel's; both get the result of
-/// our own forward as input. The sequence length is realistic on a real GPU and
-/// shorter on the software platform, where it takes seconds.
+/// Compares the gradients of cuDNN and of our CUDA kernel, both for the result
+/// of our forward. On a real GPU, sequences have a realistic length. On the
+/// software platform, they are shorter, because it takes seconds.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -213,7 +212,7 @@ TEST(CudnnAttention, AgreesWithOurOwn) {
   }
 }
 
-/// Returns the reference's sum(dout * out), in f64, for one changed input.
+/// Returns sum(dout * out) of the reference, in f64, after one input changed.
 double objective(const Attention &a, const char *operand, int64_t index,
                  double change) {
   KernelCase test = makeCase(a, false), gradient = makeCase(a, true);
@@ -238,8 +237,8 @@ TEST_P(AttentionDerivative, IsThatOfTheReference) {
   const Attention a = GetParam();
   KernelCase gradient = makeGradient(a);
   expectOk(gradient.run("reference"));
-  // Central differences: the error is step^2 times a third derivative of about
-  // 1, plus the f32 rounding of 216 outputs divided by the step.
+  // The error of central differences is step^2 times a third derivative of
+  // about 1, plus the f32 rounding errors of 216 outputs divided by the step.
   const double step = 0x1p-7;
   const double limit = step * step + 216 * 0x1p-24 / step;
   const char *pairs[][2] = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}};

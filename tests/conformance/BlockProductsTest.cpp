@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The small matmuls of attention: results, and the error of one that fails.
+// The small matmuls of attention: results, and the error of a failed matmul.
 
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 

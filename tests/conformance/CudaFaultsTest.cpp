@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// GEMMs and attention while calls of cuBLASLt, cuDNN and the driver fail, on
-// the software platform: each is named, and what was made is freed.
+// GEMMs and attention on the software platform while calls of cuBLASLt, cuDNN
+// or the driver fail. Errors must name the call, and all objects must be freed.
 
 #include "tests/runtime/Faults.h"
 
@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-/// Functions that make something, and those that free it.
+/// Functions that create an object, each with the function that frees it.
 constexpr std::pair<const char *, const char *> kLives[] = {
     {"cuStreamCreate", "cuStreamDestroy_v2"},
     {"cuEventCreate", "cuEventDestroy_v2"},
@@ -52,7 +52,7 @@ protected:
     return owned.emplace_back(address);
   }
 
-  /// Lets each call of `work` fail in turn; `end` frees what it made.
+  /// Makes each call of `work` fail in turn. `end` frees what `work` created.
   template <typename Work, typename End>
   void sweepCalls(const Work &work, const End &end, long atLeast) {
     FaultSweep sweep({.calls = kCuda, .error = 999});
@@ -68,7 +68,7 @@ protected:
       for (const auto &[make, free] : kLives)
         EXPECT_EQ(count(make) - (sweep.name() == make), count(free))
             << make << ", " << where;
-      // Messages about a plan of cuDNN name its part. Other engines are tried.
+      // Errors of a cuDNN plan name cuDNN. Then other engines are tried.
       const bool isOfPlan = sweep.name().starts_with("cudnnBackend");
       EXPECT_TRUE(!status.isOk() || !sweep.hasFailed() || isOfPlan) << where;
       if (!status.isOk())

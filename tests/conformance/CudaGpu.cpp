@@ -20,7 +20,7 @@ static StatusOr<CUdeviceptr> allocate(const CudaDriver &driver, size_t bytes) {
 }
 
 Status CudaGpu::open() {
-  // Each kernel runs only once, in a capture, where no module may be loaded.
+  // Each kernel runs only once, in a capture, which forbids lazy loading.
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   QLORA_ASSIGN_OR_RETURN(driverTable, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(blasTable, CublasLt::open());

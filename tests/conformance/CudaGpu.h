@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The GPU on which the conformance tests run CUDA kernels. By default it is the
-// software platform of tests/cuda, whose folder is in the run path of the
-// tests. A real GPU needs its driver's folder first in LD_LIBRARY_PATH, and a
-// folder of cubins (one per file of Kernels/Cuda/Device) in QLORA_CUDA_IMAGES.
+// The GPU for CUDA kernels in conformance tests. By default, it is the software
+// platform of tests/cuda, whose folder is in the tests' run path. To use a real
+// GPU, put its driver's folder first in LD_LIBRARY_PATH, and set
+// QLORA_CUDA_IMAGES to a folder of cubins, one per file of Kernels/Cuda/Device.
 
 #ifndef QLORA_TESTS_CONFORMANCE_CUDAGPU_H
 #define QLORA_TESTS_CONFORMANCE_CUDAGPU_H
@@ -41,9 +41,9 @@ public:
   uint32_t arch() const override { return architecture; }
   StatusOr<CUfunction> function(std::string_view symbol) override;
 
-  /// Launches the kernel once and waits. Uses a captured graph, or a direct
-  /// launch if there is an observer. If `step` is null, all rows may have
-  /// labels.
+  /// Launches the kernel once and waits for it. Captures a graph, or launches
+  /// directly if there is an observer. A null `step` means that all rows may
+  /// have labels.
   Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
              const qlora_step_block *step, KernelObserver *observer,
              bool hasOneSegment = false);
@@ -53,7 +53,7 @@ public:
 private:
   Status open();
   Status loadImages();
-  /// Copies to newly allocated memory, whose address it appends to `owned`.
+  /// Copies the bytes to new device memory and appends its address to `owned`.
   StatusOr<CUdeviceptr> upload(std::span<const uint8_t> bytes, uint64_t shift,
                                std::vector<CUdeviceptr> &owned);
   Status launch(CudaKernel &kernel, const CudaKernelArgs &args);

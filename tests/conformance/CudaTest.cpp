@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Properties of the CUDA implementations only: vector accesses to operands that
-// begin at any element, and a GPU that may be absent.
+// Properties of the CUDA implementations: vector accesses to operands at any
+// element offset, and tests on a machine without a GPU.
 
 #include "tests/conformance/AttentionCase.h"
 
@@ -23,8 +23,8 @@ protected:
   }
 };
 
-/// Expects that the result has the same bytes whether operands begin at the
-/// start of an allocation or one element later.
+/// Expects equal result bytes for operands at the start of an allocation and
+/// for operands one element later.
 template <typename Make>
 void expectSameShifted(const Make &make, const char *implementation,
                        const char *result) {
@@ -68,8 +68,8 @@ TEST_F(Cuda, CopiesFromAnyElement) {
       "cuda", "out");
 }
 
-/// Operands that do not allow 16-byte loads have separate kernels, which sum in
-/// the same order, so results are equal bit by bit.
+/// Separate kernels handle operands that do not allow 16-byte loads. They sum
+/// in the same order, so results are equal bit by bit.
 TEST_F(Cuda, AttendsFromAnyElement) {
   const Attention a = {1, 130, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
   expectSameShifted([&] { return makeCase(a, false); }, "cuda", "out");
@@ -156,7 +156,7 @@ TEST_F(Cuda, CountsHowFarQueriesSee) {
     }
 }
 
-/// If all sequences have one segment, cuDNN's graph does not read `segments`.
+/// If each sequence has one segment, cuDNN's graph does not read `segments`.
 TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
   const Attention packed = {1, 256, 2, 1, 64, 0, 0, Segments::kPacked, BF16};
   Attention none = packed;
@@ -171,8 +171,8 @@ TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
     ASSERT_EQ(told.at("out", i), without.at("out", i));
 }
 
-/// Input of the kernels that handle padding before and after cuDNN's attention:
-/// two heads and five tokens. The last two tokens are padding (segment 0).
+/// Input of the kernels that treat padding before and after cuDNN's attention:
+/// two heads and five tokens, of which the last two are padding (segment 0).
 const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};
 
 TEST_F(Cuda, ClearsTheOutputOfPadding) {
@@ -211,8 +211,7 @@ TEST_F(Cuda, GivesPaddingNoProbability) {
   test.checkGuards("attention_grad");
 }
 
-/// Returns a row of logits with two equal maxima, 77 and 5 elements before its
-/// end.
+/// Returns a row of logits with equal maxima at `vocab` - 77 and `vocab` - 5.
 std::vector<float> longRow(int64_t vocab, unsigned seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, 3);
@@ -223,8 +222,8 @@ std::vector<float> longRow(int64_t vocab, unsigned seed) {
   return logits;
 }
 
-/// Checks the loss, `correct` and the gradients, which overwrite two rows of
-/// logits.
+/// Checks two rows: their losses, `correct`, and the gradients that overwrite
+/// the logits.
 void checkLongRows(int64_t vocab, qlora_dtype type) {
   CudaGpu &gpu = *CudaGpu::get();
   const auto bytes = uint64_t(vocab) * 4;
@@ -273,8 +272,8 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
   }
 }
 
-/// A row takes several iterations and barriers of a thread block. Elements are
-/// read in fours, or one by one if rows do not begin at multiples of 16 bytes.
+/// A row takes several iterations and barriers of a thread block. Kernels read
+/// four elements at once, or one if rows are not aligned to 16 bytes.
 TEST_F(Cuda, ReplacesLongRowsOfLogitsByTheirGradient) {
   for (qlora_dtype type : {F32, BF16})
     for (int64_t vocab : {70000, 33333})

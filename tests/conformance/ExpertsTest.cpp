@@ -24,7 +24,7 @@ const Routing kRoutings[] = {{1, 1, 1, false},  {7, 4, 2, false},
                              {7, 4, 2, true},   {300, 9, 9, false},
                              {300, 9, 4, true}, {33, 128, 8, false}};
 
-/// Fills the logits with only eleven different values, so that there are ties.
+/// Fills the logits with only eleven distinct values, so that ties occur.
 void fillLogits(KernelCase &test, const Routing &r) {
   for (int64_t row = 0; row < r.rows; ++row)
     for (int64_t e = 0; e < r.experts; ++e)
@@ -32,8 +32,8 @@ void fillLogits(KernelCase &test, const Routing &r) {
                double((row * 31 + e * e * 7) % 11) / 4 - 1);
 }
 
-/// Returns all experts of a row by descending logit; a stable sort resolves
-/// ties as the op defines it.
+/// Returns all experts of a row by descending logit. Ties keep the order of
+/// expert indices, as the op requires.
 std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts(static_cast<size_t>(r.experts));
   std::iota(experts.begin(), experts.end(), 0);
@@ -46,7 +46,7 @@ std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
 }
 
 /// Returns the softmax of a row's logits in f64, over all experts or only the
-/// chosen ones; 0 for all other experts.
+/// chosen ones. Experts outside of the softmax get 0.
 std::vector<double> softmaxOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts = chosenOf(test, r, row);
   if (!r.overAll)
@@ -147,8 +147,8 @@ std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   return choices;
 }
 
-/// Checks sort_by_expert on rank `part` of `ranks`; each rank has equally many
-/// experts.
+/// Checks sort_by_expert on rank `part` of `ranks`, which have equally many
+/// experts each.
 void checkSort(const std::string &row, int64_t rows, int64_t experts,
                int64_t ranks, uint32_t part) {
   KernelCase::Types types = {{"choices", I32}, {"order", I32},
@@ -218,7 +218,7 @@ TEST(SortByExpert, NamesAnImpossibleExpert) {
 
 constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
 
-/// Returns a choice's position after sorting; any permutation serves the test.
+/// Returns a choice's position after sorting. The test allows any permutation.
 int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
 /// Returns whether the chosen expert is on this rank; other choices have no
 /// position.

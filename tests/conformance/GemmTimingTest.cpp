@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Choice of a GEMM algorithm by its measured time. The software platform
-// simulates times, so results are exact. On a real GPU, times vary, and so do
-// results.
+// Choice of a GEMM algorithm by measured time. The software platform simulates
+// times, so the expected choices are exact. On a real GPU, they may vary.
 
 #include "tests/conformance/CudaGpu.h"
 
@@ -23,14 +22,14 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLong = std::chrono::minutes(5);
 constexpr uint64_t kScratch = 1 << 16;
 
-/// slack() is the ratio by which times of one algorithm may differ: large on a
-/// real GPU, and small on the software platform, where candidates within 1 %
-/// count as equal.
+/// slack() is the allowed ratio between two times of one algorithm. It is large
+/// on a real GPU. On the software platform it is small, but candidates within 1
+/// % count as equal.
 bool isGpu() { return std::getenv("QLORA_CUDA_IMAGES"); }
 double slack() { return isGpu() ? 1.25 : 1.02; }
 
-/// Returns whether another candidate has the same attributes as the chosen
-/// algorithm. In cuBLASLt 13.1, the first half of the bytes has the attributes.
+/// Returns whether several candidates have the attributes of the chosen
+/// algorithm: in cuBLASLt 13.1, the first half of the bytes.
 bool isToldByBytesOnly(const GemmChoice &choice) {
   const auto hasAttributesOfChosen = [&](const GemmAlgorithm &candidate) {
     return std::equal(candidate.choice.data, candidate.choice.data + 4,
@@ -113,8 +112,8 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
       continue;
     }
     ASSERT_TRUE(choice.algorithm);
-    // Time each candidate alone, if it can run: none is clearly faster than the
-    // chosen algorithm.
+    // Time each candidate alone, if it can run. None may be clearly faster than
+    // the chosen algorithm.
     for (const GemmAlgorithm &candidate : choice.candidates) {
       GemmSelection alone;
       GemmChoice only;
@@ -160,14 +159,14 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
     }
 }
 
-/// Candidates that cannot run are excluded. The software cuBLASLt has some that
-/// never run and some that do not run in a capture.
+/// Excludes candidates that cannot run. Some of the software cuBLASLt never
+/// run, and some fail in a capture.
 TEST_F(GemmTiming, WhatCannotRunIsOut) {
   if (isGpu())
     GTEST_SKIP() << "a GPU may run all";
   allocate(1 << 20);
   add(problemOf(16, QLORA_DTYPE_F32, 0));
-  // The GEMM with aligned operands is last in the order of signatures.
+  // Signatures sort the GEMM with aligned operands last.
   const auto &[signature, choice] = *gpu->gemms.choices.rbegin();
   size_t out = 0;
   for (const GemmAlgorithm &candidate : choice.candidates) {
@@ -190,7 +189,7 @@ TEST_F(GemmTiming, WhatCannotRunIsOut) {
 }
 
 TEST_F(GemmTiming, MemoryIsZeroAfterwards) {
-  // The operands do not fit into any single allocation.
+  // No single allocation can hold the operands.
   for (const uint64_t bytes : {20000, 16000, 12345, 70000})
     allocate(bytes);
   addSome();

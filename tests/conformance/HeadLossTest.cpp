@@ -28,8 +28,8 @@ struct Head {
   int64_t replaced = 0; ///< tokens with replacement logits
 };
 
-/// Returns a token id whose logits are replaced. The ids go down from the last
-/// token id in the largest equal steps.
+/// Returns the token id of replaced logits `column`. The ids are evenly spaced,
+/// from the last token id downwards.
 int64_t replacedWord(const Head &h, int64_t column) {
   return h.vocab - 1 - column * (h.vocab / h.replaced);
 }
@@ -89,31 +89,31 @@ const Head kCases[] = {
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
     {4, 200, 6, 3, 0, BF16, F32, F32, true},
-    // Full and partial blocks of rows and panels of the vocabulary.
+    // Full and partial blocks of rows, and full and partial vocabulary panels.
     {700, 40, 1500, 400, 3, BF16, BF16, BF16, true},
     {1000, 6, 515, 1000, 0, F32, F32, F32, true},
-    // More rows than the thread block that lists labelled rows has threads.
+    // More rows than threads in the thread block that lists labelled rows.
     {1100, 12, 40, 400, 1, F32, F32, BF16, true},
-    // More vocabulary rows than one panel of a weight that CUDA converts to a
-    // wider type.
+    // More vocabulary rows than one panel holds, for a weight that CUDA
+    // converts to a wider type.
     {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
-    // Caps that change all logits, and caps that change hardly any.
+    // Logit caps that change all logits, and caps that change hardly any.
     {70, 33, 130, 16, 1, F32, F32, F32, true, 0.8},
     {90, 48, 515, 64, 0, BF16, BF16, BF16, true, 1.5},
     {61, 50, 300, 100, 2, BF16, F32, BF16, true, 30},
     {40, 16, 75, 8, 0, F32, BF16, F32, false, 30},
-    // One loss per sequence; chunks contain incomplete sequences.
+    // One loss per sequence. Chunks contain incomplete sequences.
     {70, 33, 130, 16, 0, F32, F32, F32, false, 0, 5},
     {90, 48, 200, 64, 1, BF16, BF16, BF16, false, 0, 90},
-    // Replaced logits: of one token id, of ids in several panels, and of all.
+    // Replaced logits of one token id, of ids in several panels, of all ids.
     {70, 33, 130, 16, 1, F32, BF16, F32, false, 0, 1, 1},
     {61, 50, 515, 100, 2, BF16, F32, BF16, false, 3, 1, 9},
     {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40},
     {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6},
 };
 
-/// If operands of the gradient GEMMs are bf16, the gradients of the logits are
-/// rounded to bf16 first.
+/// Returns the relative rounding of the logits' gradient. It is rounded to bf16
+/// if the operands of the gradient GEMMs are bf16.
 double rounding(const Head &h) {
   return h.dtype == BF16 ? unitRoundoff(BF16) : 0;
 }
@@ -171,8 +171,8 @@ TEST(HeadLoss, AgreesWithTheReference) {
     }
 }
 
-/// The CUDA implementation skips chunks that have no labels according to the
-/// step block's labelled_rows.
+/// CUDA skips chunks without labels, according to labelled_rows of the step
+/// block.
 TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -189,7 +189,7 @@ TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
     if (i % (h.hidden + h.gap) < h.hidden) {
       ASSERT_EQ(exact.at("dhidden", i), whole.at("dhidden", i)) << i;
     }
-  // A count below the actual one gives NaN instead of a wrong loss.
+  // If labelled_rows is below the actual count, the loss is NaN, not wrong.
   step.labelled_rows = 32;
   KernelCase tooFew = makeCase(h, true);
   expectOk(tooFew.run("cuda", nullptr, &step));

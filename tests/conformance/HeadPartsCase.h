@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Simulates ranks in one process, each with a shard of the vocabulary.
-// head_part computes states of all rows on each rank; head_merge computes each
-// rank's results from the states of all ranks.
+// Simulates ranks in one process, each with a shard of the vocabulary. On each
+// rank, head_part computes softmax states of all rows. Then head_merge computes
+// the rank's results from the states of all ranks.
 
 #ifndef QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
 #define QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
@@ -55,8 +55,7 @@ inline std::vector<Rows> rowsOfParts() {
   return rows;
 }
 
-/// If `isShared`, all ranks have the same rows, and each rank merges all of
-/// them.
+/// If `isShared`, all ranks have the same rows, and each rank merges all rows.
 inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
                                          bool isShared = false) {
   return {{"rows", s.rows},        {"hidden_size", s.hidden},
@@ -98,8 +97,7 @@ inline qlora_step_block stepOf(int64_t shard, int64_t labelledRows = 1 << 30) {
   return step;
 }
 
-/// Copies the shard's rows of w; rows after the end of the vocabulary are
-/// zeros.
+/// Copies the shard's rows of w. Fills rows after the vocabulary's end with 0.
 inline void setPiece(const Split &s, int64_t shard, KernelCase &whole,
                      KernelCase &part) {
   for (int64_t word = 0; word < s.piece; ++word)
@@ -165,7 +163,7 @@ inline std::vector<KernelCase> makeParts(const Split &s, KernelCase &whole) {
   return parts;
 }
 
-/// head_part's cases of all ranks, and the merged results, one per rank.
+/// Cases of head_part and of head_merge, one each per rank.
 struct Ranks {
   std::vector<KernelCase> parts, merges;
 };

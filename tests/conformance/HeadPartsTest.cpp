@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part and head_merge: compares the states and results of ranks with
-// vocabulary shards with head_loss_grad's reference on the full vocabulary.
+// head_part and head_merge: compares the states and results of ranks with those
+// of the reference. For results, this is head_loss_grad on the full vocabulary.
 
 #include <algorithm>
 
@@ -26,8 +26,8 @@ void checkStates(const Split &s, Ranks &expected, Ranks &got) {
         ASSERT_EQ(state, exact) << shard << " " << i;
         continue;
       }
-      // A sum of exponentials has the relative error of its largest
-      // exponential.
+      // The relative error of a sum of exponentials is that of its largest
+      // term.
       ASSERT_NEAR(
           state, exact,
           tolerance(F32, exact, s.hidden * 2, i % 4 == 1 ? 1 + exact : 1))
@@ -41,7 +41,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
     for (int64_t line = 0; line < s.lines; ++line) {
       const int64_t at = shard * s.lines + line;
       EXPECT_EQ(merge.at("count", line), whole.at("count", at));
-      // Sums of exponentials, maxima and target logits are exchanged as f32.
+      // Ranks exchange sums of exponentials, maxima and target logits as f32.
       const double exact = whole.at("loss", at);
       EXPECT_NEAR(merge.at("loss", line), exact,
                   tolerance(F32, exact, s.hidden * s.ofShard()));
@@ -53,7 +53,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
   }
 }
 
-/// Checks the gradient, summed over ranks. Each rank rounds its summand.
+/// Checks the sum of the ranks' gradients. Each rank rounds its summand.
 void checkGradients(const Split &s, KernelCase &whole, Ranks &ranks) {
   const bool isBF16 = s.dtype == BF16 && s.weight == BF16;
   const char *operand = s.hasDHidden() ? "dhidden" : "gradient";
@@ -84,16 +84,16 @@ const Split kCases[] = {
     {4, 40, 16, 513, 129, 8, 0, BF16, BF16, Into::kBF16},
     {8, 80, 10, 99, 13, 100, 2, BF16, F32, Into::kGradient, 0, 10},
     {2, 30, 16, 75, 38, 8, 0, BF16, F16, Into::kNone},
-    // Last shards with few token ids, and with none.
+    // The last shard has few token ids, or none.
     {4, 24, 9, 9, 3, 5, 0, F32, F32, Into::kGradient},
     {8, 48, 12, 17, 3, 20, 0, BF16, BF16, Into::kF32},
     {4, 24, 5, 5, 2, 24, 1, F32, BF16, Into::kF32},
-    // Several panels and blocks, which the last shard fills only partially.
+    // Several panels and blocks. The last shard fills them only partially.
     {2, 700, 24, 1500, 760, 400, 3, BF16, BF16, Into::kBF16},
     {3, 600, 6, 1300, 600, 600, 0, F32, F32, Into::kGradient},
     {2, 40, 20, 2100, 2048, 40, 0, F32, F32, Into::kGradient},
-    // More vocabulary rows than one panel of a weight that CUDA converts to a
-    // wider type.
+    // More vocabulary rows than one panel holds, for a weight that CUDA
+    // converts to a wider type.
     {1, 2, 4096, 4150, 4200, 2, 0, BF16, F16, Into::kF32},
     // Caps that change all logits, and caps that change hardly any.
     {4, 72, 33, 130, 33, 16, 1, F32, F32, Into::kGradient, 0.8},
@@ -104,8 +104,8 @@ const Split kCases[] = {
     {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
 };
 
-/// Checks head_merge if all ranks have the same rows: each rank returns the
-/// losses of all rows, and the same gradient as with separate rows.
+/// Checks head_merge for ranks with the same rows. Each rank returns the losses
+/// of all rows, and the same gradient as with separate rows.
 static void checkSharedRows(const Split &s, KernelCase &whole,
                             const Rows &rows, Ranks &ranks) {
   for (int64_t shard = 0; shard < s.shards; ++shard) {
@@ -146,8 +146,8 @@ TEST(HeadParts, AreTheWholeHead) {
   }
 }
 
-/// Rows of w after the end of the vocabulary would have logits of 0, far above
-/// all others here. They must not count.
+/// Rows of w after the end of the vocabulary must not count. Their logits would
+/// be 0, far above all others in this test.
 TEST(HeadParts, RowsBehindTheVocabularyAreNoWords) {
   for (double cap : {0.0, 3.0})
     for (const Rows &rows : rowsOfParts()) {
@@ -198,14 +198,14 @@ TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   Ranks exact = runRanks(s, whole, {"cuda", "cuda"}, labels);
   checkLosses(s, whole, exact);
   checkGradients(s, whole, exact);
-  // A count below the actual one gives NaN instead of a wrong loss.
+  // If labelled_rows is below the actual count, the loss is NaN, not wrong.
   Ranks tooFew = runRanks(s, whole, {"cuda", "cuda"}, 8);
   EXPECT_TRUE(std::isnan(tooFew.merges[1].at("loss", 0)));
   EXPECT_EQ(tooFew.merges[1].at("count", 0), whole.at("count", 1));
 }
 
-/// Operands that begin at 16-byte boundaries, which are loaded as vectors, and
-/// operands that do not.
+/// Tests operands at 16-byte boundaries, which are loaded as vectors, and other
+/// operands.
 TEST(HeadParts, BeginAtAnyElementOnCuda) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();
@@ -224,8 +224,8 @@ TEST(HeadParts, BeginAtAnyElementOnCuda) {
   }
 }
 
-/// The observer gets the logits of all rows with a target, and none after the
-/// end of the vocabulary.
+/// The observer gets the logits of all rows with a target, up to the end of the
+/// vocabulary.
 TEST(HeadParts, ObserverSeesTheLogitsOfTheirWords) {
   const Split s = {2, 10, 6, 610, 320, 3, 0, F32, BF16, Into::kNone};
   KernelCase whole = makeWhole(s);

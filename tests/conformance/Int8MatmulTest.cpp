@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Compares int8_matmul with its reference: bit for bit if there are no outlier
-// columns, because sums of integers are exact.
+// Compares int8_matmul with its reference. Without outlier columns, results are
+// equal bit for bit, because sums of integers are exact.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -28,7 +28,7 @@ std::ostream &operator<<(std::ostream &out, const Product &p) {
              << p.threshold << " alpha " << p.alpha << " beta " << p.beta;
 }
 
-/// About every thirteenth column exceeds a threshold of 2; row 0 is all zeros.
+/// About every thirteenth column of `a` has outliers above 2. Row 0 is zeros.
 KernelCase makeCase(const Product &p) {
   KernelCase test(
       "int8_matmul", {{"a", p.a}, {"w", QLORA_DTYPE_LLM_INT8}, {"c", p.c}},
@@ -62,9 +62,9 @@ void check(const Product &p, const std::string &implementation) {
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
   EXPECT_TRUE(got.gapsHold("c", p.m, p.rows, p.rows + p.gap));
-  // Counts outlier columns, which are summed in f32: every thirteenth column,
-  // or nearly all for a threshold of 0.01. An outlier is at most 2.5, a weight
-  // 128 * 0.2 / 127.
+  // Number of outlier columns, which are summed in f32: every thirteenth
+  // column, or nearly all for a threshold of 0.01. An outlier is at most 2.5 in
+  // magnitude, a weight at most 128 * 0.2 / 127.
   const double outliers = p.threshold == 0   ? 0
                           : p.threshold < 1 ? double(p.columns)
                                             : double(p.columns) / 13 + 1;
@@ -75,7 +75,7 @@ void check(const Product &p, const std::string &implementation) {
       const int64_t i = row * (p.rows + p.gap) + column;
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
-      // The matmul's own result can be larger than its sum with beta * c.
+      // The matmul can be larger than the result, its sum with beta * c.
       const double limit =
           isExact ? 0
                   : tolerance(p.c, exact, int64_t(outliers) + 1, 0.5) +

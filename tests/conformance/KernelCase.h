@@ -3,9 +3,9 @@
 // One launch of a library kernel under test: a request by name, buffers of
 // exactly the bytes that the op needs, and checks that no other memory changed.
 //
-// Every buffer has guard bytes of 0xff around it. A read of them is a NaN in
-// any floating-point type; checkGuards finds a write. Gaps between rows of a
-// strided matrix are NaN too.
+// Guard bytes of 0xff surround every buffer. A kernel that reads them gets NaN
+// in any floating-point type; checkGuards detects writes. Gaps between rows of
+// a strided matrix are NaN, too.
 
 #ifndef QLORA_TESTS_CONFORMANCE_KERNELCASE_H
 #define QLORA_TESTS_CONFORMANCE_KERNELCASE_H
@@ -39,11 +39,10 @@ inline double unitRoundoff(qlora_dtype dtype) {
   }
 }
 
-/// Returns the allowed difference from the exact result: one rounding to the
-/// result's type, one for the reference's result, and the error of an f32 sum
-/// of `terms` products of at most `magnitude` each. A partial sum and the
-/// number of rounding errors that do not cancel each grow like the square root
-/// of `terms`.
+/// Returns the allowed difference from the reference: one rounding to the
+/// result's type for each of the two, plus the error of an f32 sum of `terms`
+/// products of at most `magnitude`. Partial sums, and rounding errors that do
+/// not cancel, each grow like the square root of `terms`.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +
@@ -148,7 +147,7 @@ public:
     return request.constant(name);
   }
 
-  /// Fills a matrix uniformly from [-limit, limit]; its gaps stay NaN.
+  /// Fills a matrix with uniform values from [-limit, limit]. Gaps stay NaN.
   void fill(const std::string &operand, int64_t rows, int64_t columns,
             int64_t ld, unsigned seed, double limit = 1.0) {
     std::mt19937 generator(seed);
@@ -158,8 +157,7 @@ public:
         set(operand, row * ld + column, uniform(generator));
   }
 
-  /// Runs one implementation of the op with exactly the workspace that it
-  /// needs.
+  /// Runs one implementation with exactly the workspace that it requests.
   Status run(const std::string &implementation,
              KernelObserver *observer = nullptr,
              const qlora_step_block *step = nullptr) {
@@ -174,9 +172,8 @@ public:
     return Status::ok();
   }
 
-  /// Returns whether an implementation of rowsToTest supports this case. Some
-  /// have limits, and cuDNN may be absent; the runtime then uses the next
-  /// implementation.
+  /// Returns whether an implementation of rowsToTest supports this case. If
+  /// not, the runtime uses the next one. cuDNN may be absent.
   bool isTaken(const std::string &implementation) const {
     const KernelRow *row =
         findKernelRow(request.op->name + "." + implementation);
@@ -284,8 +281,8 @@ inline std::vector<std::string> rowsToTest(const std::string &op) {
       implementations.push_back(row.implementation);
   return implementations;
 }
-/// Returns rowsToTest() and the reference, for ops whose results are computed
-/// in another way by the test.
+/// Returns rowsToTest() and the reference, for tests that compute the expected
+/// results themselves.
 inline std::vector<std::string> allRowsToTest(const std::string &op) {
   std::vector<std::string> implementations = rowsToTest(op);
   if (findKernelRow(op + ".reference"))

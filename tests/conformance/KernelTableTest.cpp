@@ -82,9 +82,9 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");
     };
-    // 2^25 logits are 1024 rows of 2^15 tokens. A chunk has a multiple of 64
-    // rows, at least 256 if there are that many. If workspaces may be large, a
-    // chunk has at least 1024 rows.
+    // 2^25 logits are 1024 rows of 2^15 tokens. The rows of a chunk are a
+    // multiple of 64 and at least 256, or all rows if there are fewer. With
+    // large workspaces, a chunk has at least 1024 rows.
     constexpr WorkspaceSize kModest = WorkspaceSize::kModest;
     EXPECT_EQ(chunkOf(4096, 1 << 15, kModest), 1024);
     EXPECT_EQ(chunkOf(4096, 50000, kModest), 640);
@@ -93,7 +93,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     EXPECT_EQ(chunkOf(4096, 1 << 14, WorkspaceSize::kLarge), 2048);
     EXPECT_EQ(chunkOf(4096, 128256, WorkspaceSize::kLarge), 1024);
     EXPECT_EQ(chunkOf(700, 128256, WorkspaceSize::kLarge), 700);
-    // kSmall keeps the given chunk_rows, up to the limit of 2^25 logits.
+    // kSmall keeps the given chunk_rows, but at most 2^25 logits per chunk.
     EXPECT_EQ(chunkOf(4096, 1 << 15, WorkspaceSize::kSmall), 64);
     request.constants[row->op->constantIndex("chunk_rows")] = 4096;
     row->tune(request, WorkspaceSize::kSmall);
@@ -102,7 +102,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }
 
-/// With vocabulary shards, the chunk size depends on the shard's logits only.
+/// With vocabulary shards, the chunk size depends only on the shard's logits.
 TEST(KernelTable, AHeadWithAPieceHasTheChunkOfIt) {
   const KernelRow *row = findKernelRow("head_part.cuda");
   ASSERT_NE(row->tune, nullptr);

@@ -54,9 +54,9 @@ KernelCase makeCase(const Product &p) {
   return test;
 }
 
-/// cuBLASLt rounds a bf16 product before adding c, as PyTorch does. Measured
-/// with 13.1 on an H200: this holds for all except 53 of the 1,227,000 elements
-/// for which it makes a difference.
+/// cuBLASLt rounds the bf16 matmul before it adds c, as PyTorch does. Measured
+/// with 13.1 on an H200: of the 1,227,000 elements for which this matters, all
+/// except 53 agree.
 double addingError(double product, double beta, qlora_dtype c) {
   return CudaGpu::isReal() && beta != 0 && c == BF16
              ? unitRoundoff(BF16) * std::abs(product)
@@ -185,7 +185,7 @@ void checkPanels(const Panels &p, const std::string &implementation) {
       const int64_t i = row * (n + p.gap) + column;
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
-      // Panel results in bf16 are rounded before c is added.
+      // The panel implementation rounds its bf16 matmul before it adds c.
       const double limit =
           tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1) +
           addingError(exact - p.beta * before.at("c", i), p.beta, p.c);
@@ -238,7 +238,7 @@ TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
       {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
       {20, 80, 64}, {6, 48, 32},
-      // Blocks as short as the elements of one SIMD lane, full tiles with a
+      // Blocks as short as one SIMD lane's elements, full tiles with a
       // remainder, and blocks that straddle rows of 16 and of 48 elements.
       {9, 2048, 32}, {41, 64, 16}, {35, 512, 64}, {350, 48, 64}, {5, 16, 64}};
   for (const auto &s : shapes)
@@ -321,9 +321,9 @@ TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
 }
 
 TEST(Decode, RoundsProductAndSumOneByOne) {
-  // map * absmax + offset, where a fused operation would not round the product:
-  // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11. Subtracting 1
-  // gives 2^-11; a fused operation gives 2^-11 + 2^-24.
+  // A fused operation would not round the product of map * absmax + offset.
+  // Here (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 rounds to 1 + 2^-11. Subtracting 1
+  // gives 2^-11, but 2^-11 + 2^-24 with a fused operation.
   KernelCase test(
       "decode", {{"w", NF4}, {"out", F32}},
       {{"rows", 1}, {"columns", 64}, {"block", 64}, {"double_quant", 1}});
@@ -367,7 +367,7 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
   for (const auto &s : shapes) {
     first = 1 - first;
     for (const auto &type : types)
-      // Test alternate halves of the flags for successive shapes and types.
+      // Alternate between even and odd flags for successive shapes and types.
       for (int flags = first = 1 - first; flags < 8; flags += 2) {
         const Product p = {s[0],
                            s[1],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales give the same bytes as the quantizer that loads
-// a model on the CPU, for any shape and any values, including NaN and infinity.
-// That quantizer has bitsandbytes' bytes
+// quantize and quantize_scales give the same bytes as the CPU quantizer for
+// model loading, for any shape and any values, including NaN and infinity. The
+// bytes of that quantizer equal bitsandbytes'
 // (tests/runtime/Kernels/QuantizeNF4Test).
 
 #include <cstring>
@@ -37,8 +37,8 @@ enum class Kind { kNormal, kZeros, kSpecial, kTiny, kHuge };
 constexpr Kind kKinds[] = {Kind::kNormal, Kind::kZeros, Kind::kSpecial,
                            Kind::kTiny, Kind::kHuge};
 
-/// Returns element i. Every fifth range of 64 elements is zeros; for kSpecial,
-/// NaN and infinity occur at random in all other ranges.
+/// Returns element i. Every fifth group of 64 elements is zeros. For kSpecial,
+/// the other groups contain NaN and infinity at random.
 double element(Kind kind, int64_t i, std::mt19937 &random) {
   std::normal_distribution<double> normal(0, 0.02);
   const double value = normal(random);
@@ -66,7 +66,7 @@ void fill(KernelCase &test, Kind kind) {
   }
 }
 
-/// Returns the tensor, quantized like the CPU loader does.
+/// Returns the tensor as the CPU quantizer for model loading encodes it.
 std::vector<uint32_t> expected(KernelCase &test, const StoredLayout &layout) {
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
   quantizeStored(layout,
@@ -150,9 +150,9 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
       }
 }
 
-/// Returns scales in runs of 256, each from 0 to 2. All runs together have
-/// every half bucket, so both sides of every bucket edge, and all codes except
-/// the map's smallest entries.
+/// Returns runs of 256 scales from 0 to 2. All runs together cover every half
+/// bucket, and thus both sides of every bucket edge and all codes except those
+/// of the map's smallest entries.
 std::vector<float> evenScales() {
   constexpr int64_t kSteps = 131072;
   std::vector<float> scales;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// embedding, column_sum, accumulate, copy_rows, clip_norm and length: compares
-// implementations without a separate reference with sums in f64.
+// embedding, column_sum, accumulate, copy_rows, clip_norm and length. The tests
+// compare implementations with sums in f64, because some have no reference.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -34,8 +34,8 @@ KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
   return test;
 }
 
-/// Rows that begin at any element, and rows that begin at multiples of 16 bytes
-/// and have remaining elements after the last 16.
+/// Rows that begin at any element. Rows that begin at multiples of 16 bytes and
+/// end with a partial 16-byte group.
 TEST(Embedding, GathersRows) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -52,8 +52,8 @@ TEST(Embedding, GathersRows) {
         }
 }
 
-/// Gathers from the A matrix of an embedding's adapter, whose columns belong to
-/// token ids.
+/// Gathers columns, as for matrix A of an embedding's adapter, which has one
+/// column per token id.
 TEST(Embedding, GathersColumns) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -78,8 +78,8 @@ TEST(Embedding, GathersColumns) {
         }
 }
 
-/// Checks the rows of ids [shard * 4, shard * 4 + 4) of 11. Each value of the
-/// table encodes its id and column.
+/// Checks a vocabulary shard: ids [shard * 4, shard * 4 + 4) of 11. Each value
+/// of the table encodes its id and column.
 void checkPiece(const std::string &implementation, qlora_dtype w,
                 int64_t isTransposed, uint32_t shard) {
   constexpr int64_t kColumns = 19;
@@ -203,8 +203,8 @@ void checkAccumulate(const std::string &implementation, qlora_dtype x,
       ASSERT_EQ(test.at("y", row * ldy + i), exact[row * columns + i]);
 }
 
-/// Rows without gaps, rows that begin at any element, and rows of 16-byte
-/// groups with remaining elements.
+/// Rows without gaps, rows that begin at any element, and rows that end with a
+/// partial 16-byte group.
 TEST(Accumulate, RoundsOnce) {
   for (const std::string &implementation : allRowsToTest("accumulate"))
     for (qlora_dtype x : {F32, BF16})
@@ -246,8 +246,9 @@ TEST(CopyRows, ChangesTheStride) {
       }
 }
 
-/// Returns norm and scale of a gradient (0, count, 3, 4, 0, ..., 0, `last`). By
-/// default its norm is 13.
+/// Returns norm and scale for the gradient (loss, count, 3, 4, 0, ..., 0,
+/// `last`). clip_norm divides by `count`. By default the norm before that is
+/// 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
                                float maxNorm, double loss = 1e9,
                                double last = 12) {
@@ -274,8 +275,8 @@ TEST(ClipNorm, DividesThenClips) {
   }
 }
 
-/// Returns norm and scale of a gradient (1, count = 1, 3, 4). Two more ranks
-/// have gradients of norms 12 and `last`.
+/// Returns norm and scale for the gradient (1, count = 1, 3, 4) of one rank and
+/// two more ranks with gradients of norms 12 and `last`.
 std::pair<double, double> clipPieces(const std::string &implementation,
                                      double last) {
   KernelCase test("clip_norm",

@@ -15,8 +15,7 @@
 
 namespace {
 
-/// Returns the distance in units in the last place of f32 at `exact` (2^-149
-/// for subnormals).
+/// Returns the distance in f32 ulps at `exact` (2^-149 for subnormals).
 double ulps(float got, double exact) {
   if (std::isinf(got) && std::abs(exact) > 3.4028235e38)
     return 0;
@@ -258,7 +257,7 @@ TEST(Rows, UniformIsUniformAndDistinct) {
       sum += u;
       drawn.push_back(u);
     }
-  // The standard deviation of the mean is 1 / sqrt(12 n).
+  // The standard error of the mean of n uniform values is 1 / sqrt(12 n).
   const double n = kRows * kColumns;
   EXPECT_NEAR(sum / n, 0.5, 5 / std::sqrt(12 * n));
   std::sort(drawn.begin(), drawn.end());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Row operations of softmax, with column counts around multiples of sixteen
-// SIMD lanes.
+// Row operations of softmax, for column counts around multiples of 16, the
+// number of SIMD lanes.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// swap_blocks is its own reference: the test checks the position of each
-// element.
+// swap_blocks has no other reference: the tests check each element's position.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -61,8 +60,8 @@ void expectSwapped(const Blocks &b, KernelCase &test) {
 
 /// Several runs per row and several rows per run; dense and with gaps; runs of
 /// one element; one block in either dimension. Run lengths are multiples of 16
-/// bytes for no type, for some types and for all. Some shapes need more than
-/// one thread block or CPU thread.
+/// bytes for no, some or all types. Some shapes need more than one thread block
+/// or CPU thread.
 const Blocks kBlocks[] = {{7, 15, 7, 3, 5, 15},      {7, 15, 7, 3, 5, 19},
                           {7, 15, 21, 5, 1, 15},     {7, 15, 7, 15, 1, 20},
                           {7, 15, 1, 21, 5, 17},     {7, 15, 35, 1, 3, 17},

@@ -27,7 +27,7 @@ FEW = ("80", "90", "120")
 FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
 DEVICE = "runtime/Kernels/Cuda/Device"
 SKIPPED = 77
-# Files that must have the CPU's bits, and the PTX operations that ensure it.
+# Files with results bit-equal to the CPU's, and PTX operations that ensure it.
 ROUNDED = {"Decode.cu": ("mul.rn.f32", "add.rn.f32"),
            "Quantize.cu": ("mul.rn.f32", "add.rn.f32", "div.rn.f32")}
 

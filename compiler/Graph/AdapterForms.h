@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Optional additions to an adapter's A and B. `branch` is the matmul with B;
-// its only reader is an add.
+// Adds optional parts to an adapter, in addition to A and B. The parameter
+// `branch` is the matmul with B; its result's only reader is an add.
 
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERFORMS_H
 #define QLORA_COMPILER_GRAPH_ADAPTERFORMS_H

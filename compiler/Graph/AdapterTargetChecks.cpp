@@ -124,7 +124,6 @@ static LogicalResult refuseHead(ModuleOp root, const NamedModules &modules) {
                << "', which does). Fix: remove it";
 }
 
-/// Checks one name of a list of targets.
 static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
                                      const TargetChoice &choice,
                                      const std::string &name) {
@@ -133,7 +132,7 @@ static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
     return llvm::any_of(paths, [&](auto &path) { return isNamed(path, name); });
   };
   if (named.empty()) {
-    // attach-expert-adapters and checkOthers() report such names.
+    // attach-expert-adapters reports experts, checkOthers() other modules.
     if (isElsewhere(modules.experts) || isElsewhere(modules.others) ||
         llvm::any_of(modules.experts, [&](StringRef path) {
           return isNamed(path.rsplit('.').first.str(), name);
@@ -156,7 +155,7 @@ static bool isChosen(const TargetChoice &choice, const std::string &path) {
          !(choice.excluded && choice.excluded->matches(path));
 }
 
-/// Fails if a target is neither a linear nor an embedding, as PEFT does.
+/// Like PEFT, fails if a target is neither a linear nor an embedding.
 static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
                                  const TargetChoice &choice) {
   for (const std::string &module : modules.others)
@@ -168,7 +167,7 @@ static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
   return success();
 }
 
-/// Checks that exclusions name modules, including ones that are not trained.
+/// Fails if an exclusion matches no module, trained or not.
 static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
                                      const TargetChoice &choice) {
   if (!choice.excluded)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Checks that the modules named in adapter options exist. PEFT warns about some
-// names without a match and ignores others. Here each is an error, because
-// otherwise something else would be trained. Shared by attach-adapters,
-// attach-expert-adapters and mark-trainable.
+// names without a match and ignores others. Here each is an error, so that a
+// misspelled name cannot change which weights are trained. Shared by
+// attach-adapters, attach-expert-adapters and mark-trainable.
 
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
 #define QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
@@ -27,7 +27,7 @@ struct NamedModules {
 
 NamedModules findModules(mlir::ModuleOp root, mlir::func::FuncOp function);
 
-/// Returns the path of the LM head, from its op's location; empty without one.
+/// Returns the LM head's path, the name in its op's location; empty if none.
 std::string headPath(mlir::ModuleOp root);
 
 /// Returns names of modules in the model's files that are outside the text
@@ -55,7 +55,7 @@ mlir::LogicalResult checkPatternNames(mlir::ModuleOp root,
                                       const ValuePatterns &patterns,
                                       const std::vector<std::string> &adapted);
 
-/// Returns "did you mean 'q_proj'?", or "there are: " and all last names.
+/// Returns "did you mean 'q_proj'?", or "there are: " and modules' short names.
 std::string nameHint(const std::string &name,
                      const std::vector<std::string> &modules);
 

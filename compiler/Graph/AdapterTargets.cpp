@@ -19,8 +19,8 @@ using nlohmann::ordered_json;
 /// Maximum LoRA rank; larger than the rank of any weight.
 static constexpr double kMaxRank = 1 << 20;
 
-/// Returns true if ECMAScript accepts the text but reads it differently from
-/// Python: escapes of other letters (\A is 'A'), classes like [[:alpha:]].
+/// Returns true if the text is valid in ECMAScript but has another meaning in
+/// Python: \ with a letter not in `shared` (\A is 'A'), [[:alpha:]].
 static bool isReadDifferently(const std::string &text) {
   static constexpr std::string_view shared = "bBdDfnrsStvwWxu";
   for (size_t i = 0; i + 1 < text.size(); ++i) {
@@ -116,8 +116,8 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
   return true;
 }
 
-/// Reads the layer number from the last group, because patterns may have
-/// groups.
+/// Reads the layer number from the last capture group. Earlier groups belong to
+/// the user's pattern.
 int64_t Targets::layerOf(const std::string &path) const {
   std::smatch match;
   for (const std::regex &before : beforeLayer)

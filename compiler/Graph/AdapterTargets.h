@@ -23,24 +23,24 @@ public:
   /// errors. On an error returns false and sets `error`.
   bool parse(const std::string &json, std::string &error);
 
-  /// Restricts a list to modules with a layer number in their path that `json`
-  /// has (layers_to_transform of PEFT). If `patterns` (layers_pattern) is
-  /// given, the number must follow one of them. As in PEFT, a module named by
-  /// its whole path stays. Fails if the targets are not a list of names.
+  /// Restricts the targets to the layers in `json` (PEFT's
+  /// layers_to_transform). A module's layer is the number in its path; with
+  /// `patterns` (layers_pattern), the number after a pattern. As in PEFT, whole
+  /// paths are not restricted. Fails if the targets are not a list of names.
   bool parseLayers(const std::string &json, const std::string &patterns,
                    std::string &error);
 
   /// Returns true if the module at `path` gets an adapter.
   bool matches(const std::string &path) const;
 
-  /// Returns a layer of layers_to_transform in which none of `paths` has a
-  /// listed name; nullopt if there is no such layer.
+  /// Returns a layer of layers_to_transform in which no path of `paths` ends
+  /// with a target; nullopt if there is no such layer.
   std::optional<int64_t>
   findUnmatchedLayer(const std::vector<std::string> &paths) const;
 
   /// Returns true for "all-linear".
   bool isAllLinear() const { return all; }
-  /// Returns the names if the targets are a list, in order; else empty.
+  /// Returns the listed targets in order; empty if they are not a list.
   const std::vector<std::string> &getNames() const { return suffixes; }
 
 private:
@@ -69,9 +69,9 @@ class ValuePatterns {
 public:
   bool parse(const std::string &json, std::string &error);
 
-  /// Returns the value of the first key, in text order, that matches the end of
-  /// `path` after a dot, or the whole path; else the value of the key equal to
-  /// `path`; else nullopt.
+  /// Returns the value of the first key, in JSON order, whose regular
+  /// expression matches `path` or its end after a dot. If none does, returns
+  /// the value of the key equal to `path`, else nullopt.
   std::optional<double> lookup(const std::string &path) const;
 
   /// Returns the first key that matches none of `paths`.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Adapter weights, which no model file has. Shared by attach-adapters and
-// attach-expert-adapters.
+// Creates adapter weights, for attach-adapters and attach-expert-adapters.
 
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERWEIGHT_H
 #define QLORA_COMPILER_GRAPH_ADAPTERWEIGHT_H
@@ -22,8 +21,8 @@ model::WeightOp adapterWeight(mlir::ModuleOp module, mlir::OpBuilder &builder,
                               llvm::ArrayRef<int64_t> shape,
                               llvm::StringRef initial);
 
-/// Returns the sorted paths of modules with an adapter, from PEFT's names of A.
-/// For an adapter of experts, this is the module that PEFT wraps.
+/// Returns the sorted paths of modules with an adapter, taken from the names of
+/// the A's. For an adapter of experts, this is the module that PEFT wraps.
 std::set<std::string> adaptedModules(mlir::ModuleOp root);
 
 } // namespace qlora

@@ -52,7 +52,6 @@ private:
 
 } // namespace
 
-/// Parses which modules get an adapter.
 LogicalResult AttachAdaptersPass::parseTargets() {
   matcher = Targets();
   excluded.reset();
@@ -207,8 +206,8 @@ void AttachAdaptersPass::attach(WeightedMatmul product,
     addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
-/// Adds an adapter. As in PEFT, it has no dropout. A is initialized with 0 or
-/// random numbers, B with random numbers.
+/// Adds an adapter. As in PEFT, it has no dropout, and a random B. A is zero if
+/// the adapters of linears start with B = 0, else random too.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   StringRef module = embedding.getModulePath();
   const int64_t r = rankOf(module);
@@ -278,7 +277,7 @@ void AttachAdaptersPass::runOnOperation() {
     if (failed(attachTo(function)))
       return signalPassFailure();
   }
-  // Attributes from earlier adapters are replaced.
+  // Replace attributes of adapters that an earlier run of the pass attached.
   for (auto [name, facts] : {std::pair(kAdapterDropoutAttr, &recorded),
                              std::pair(kAdapterFactorsAttr, &factors)}) {
     getOperation()->removeAttr(name);

@@ -87,7 +87,7 @@ static StringRef moduleOf(WeightedMatmul product) {
 }
 
 /// Returns whether the files have one linear per expert. all-linear includes
-/// these, but not a tensor with all experts, which is a parameter in PEFT.
+/// such linears. It excludes a tensor of all experts, a parameter in PEFT.
 static bool isMadeOfLinears(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(

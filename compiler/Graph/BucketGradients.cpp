@@ -162,9 +162,9 @@ void BucketGradientsPass::writeLayout() {
                           builder.getI64IntegerAttr(flat));
 }
 
-/// Returns how many buckets to use; their sizes are as count : ... : 2 : 1.
-/// Two buckets are always allowed. With more, each bucket except the last must
-/// have at least minBytes.
+/// Returns the number of buckets, whose sizes are as count : ... : 2 : 1. Two
+/// buckets may have any size. If there are more, each except the last must have
+/// at least minBytes.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(gradientBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);
@@ -179,7 +179,7 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   SmallVector<Bucket> buckets(1);
   int64_t end = kFlatColumns; // elements assigned so far, with the statistics
   int64_t left = order.size();
-  // Elements of all buckets up to the current one.
+  // Elements planned for all buckets up to and including the current one.
   int64_t target = flat * count / parts;
   for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();

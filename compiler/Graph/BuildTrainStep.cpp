@@ -164,8 +164,8 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
-/// Returns whether a result's gradient comes from, or goes to, another pipeline
-/// stage.
+/// Returns whether the op is a send or a receive with a gradient, which crosses
+/// pipeline stages.
 static bool isAskedFor(Differentiable rule) {
   return llvm::any_of(rule->getResults(), [&](OpResult result) {
     return rule.isWanted(result.getResultNumber());

@@ -108,7 +108,7 @@ LogicalResult CompressGradientsPass::checkWhole() {
   return success();
 }
 
-/// Computes the module-wide plan of the form.
+/// Sets `stages`, and for power_sgd the module's low-rank plan.
 LogicalResult CompressGradientsPass::planForm() {
   ModuleOp module = getOperation();
   const bool isLowRank = form == "power_sgd";

@@ -19,12 +19,12 @@
 // One GEMM reads x once, and one GEMM writes dx once, not once per weight.
 // All concats and splits are views: a dy is written in place, and readers of q
 // stride over k. So siblings are joined only if nothing must be copied:
-//  - a dy is the fresh result of a row or library op, and in one group only;
+//  - each dy is the new buffer of a row or library op, and in one group only;
 //  - the backward reads all or none of the joined results, because a saved
 //    range keeps the whole buffer. Results offloaded to the host count too:
 //    offloading must not change GEMM shapes, which may change rounding;
-//  - weights are stacked by their first dimension, which a decode fills row by
-//    row: matmuls of one x are joined if it is `out`, sums if it is `in`;
+//  - weights are stacked by their first dimension, because a decode writes
+//    rows: matmuls of one x need `out` first, sums of gradients need `in`;
 //  - a decoded weight is a range of one concatenation only. The forward is
 //    grouped first; a backward that shares its decodes uses the same groups.
 //

@@ -67,7 +67,7 @@ static bool isOnlyAccumulated(Value gradient) {
   });
 }
 
-/// Returns the reads of the backward, in order.
+/// Returns the uses of `value` in the backward, in program order.
 static SmallVector<OpOperand *> backwardReads(Value value) {
   SmallVector<OpOperand *> reads;
   for (OpOperand &use : value.getUses())

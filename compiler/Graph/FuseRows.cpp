@@ -217,7 +217,7 @@ static RowsOp fuseProducers(RowsOp rows) {
   return rows;
 }
 
-/// Removes repeated and unused arithmetic, which gradients leave behind.
+/// Removes repeated and unused arithmetic, which derivative rules create.
 static void cleanUp(RowsOp rows) {
   IRRewriter rewriter(rows.getContext());
   DominanceInfo dominance(rows);

@@ -25,8 +25,8 @@ bool qlora::isReadByRows(OpOperand &use) {
   return false;
 }
 
-/// If `byRows`, returns the parameters from which an op reads single rows, else
-/// the parameters that an op reads in another way.
+/// Returns the parameters that some op reads by single rows if `byRows`, else
+/// the parameters that some op reads in another way.
 static llvm::StringSet<> readers(ModuleOp module, bool byRows) {
   llvm::StringSet<> names;
   for (auto step : module.getOps<train::StepOp>())

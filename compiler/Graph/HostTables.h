@@ -10,14 +10,14 @@
 
 namespace qlora {
 
-/// Returns true if `use` is an operand of which a kernel reads single rows.
+/// Returns true if the op's kernel reads only single rows of operand `use`.
 bool isReadByRows(mlir::OpOperand &use);
 
-/// Returns parameters of which an op of a step reads single rows.
+/// Returns the parameters that some op of a step reads by single rows.
 llvm::StringSet<> readByRows(mlir::ModuleOp module);
 
-/// Returns parameters of which all ops of all steps read only single rows (`@`
-/// in Kernels.def).
+/// Returns the parameters that all their readers, in all steps, read by single
+/// rows (`@` in Kernels.def).
 llvm::StringSet<> hostTables(mlir::ModuleOp module);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Matrices in memory (MemoryPlace.h).
+// Computes offsets, sizes and overlaps of matrices in memory.
 
 #include "compiler/Graph/MemoryPlace.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The location of a step's value in memory: a matrix inside a root. Its rows
-// are not adjacent if it is a column range of a wider matrix.
+// The location of a step's value in memory: a matrix inside a root (a buffer or
+// outside memory). Rows of a column range of a wider matrix are not adjacent.
 
 #ifndef QLORA_COMPILER_GRAPH_MEMORYPLACE_H
 #define QLORA_COMPILER_GRAPH_MEMORYPLACE_H
@@ -21,12 +21,12 @@ struct MemoryPlace {
 /// Returns the bytes from the matrix's first element to its last.
 int64_t spanBytes(mlir::RankedTensorType type, int64_t stride);
 
-/// Returns the place of `part.part`, given the place of `part.whole`.
+/// Returns the place of `part.part`; `whole` is the place of `part.whole`.
 MemoryPlace placeWithin(const MemoryPlace &whole,
                         const model::MemoryRange &part);
 
-/// Returns whether two matrices in one root may have a byte in common. False
-/// for different column ranges of rows with equal strides.
+/// Returns whether two matrices in one root may have a byte in common. Disjoint
+/// column ranges of rows with equal strides have none.
 bool overlap(mlir::RankedTensorType a, const MemoryPlace &atA,
              mlir::RankedTensorType b, const MemoryPlace &atB);
 

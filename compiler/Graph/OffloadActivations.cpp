@@ -32,9 +32,9 @@
 // offloading, unlike recomputing, costs no time. Results of matmuls of one x
 // are offloaded together or not at all: concat-siblings makes them ranges of
 // one buffer, which lives as long as any of them. rematerialize keeps or
-// recomputes the rest. Two layers of copied values are on the GPU at a time,
-// which the tightest limits do not allow. If no plan fits, the driver requests
-// only crossing values (`crossing`), even if their copies are not hidden.
+// recomputes values that are not offloaded. Up to two layers of offloaded
+// values are on the GPU at a time. If no plan fits into memory, the driver
+// requests only crossing values (`crossing`), even with copies that add time.
 //
 // A fetch is issued where the zone before its readers' zone begins, so at most
 // two layers of fetched values are on the GPU. A copy to the host may still run
@@ -93,7 +93,8 @@ public:
 
   void findCandidates(bool withFirstZone, bool onlyCrossing);
   void measure(int64_t weightRanks);
-  /// Sorts candidates by priority; with `onlyHidden`, drops exposed copies.
+  /// Sorts candidates by priority. If `onlyHidden`, drops candidates whose
+  /// copies would take extra time.
   void choose(bool onlyHidden);
   void insert();
 
@@ -235,8 +236,8 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
-/// Erases values whose copies do not fit into `room` seconds, after the copies
-/// of earlier values that stay.
+/// Erases each value whose copy does not fit into `room` seconds together with
+/// the copies of earlier values that were not erased.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
   DenseMap<Value, double> seconds; // by the first value of a group

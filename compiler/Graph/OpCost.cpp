@@ -109,8 +109,8 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   return 0;
 }
 
-/// Returns the seconds of a library op right after its operand `written` was
-/// written, which on a CPU is still in a cache.
+/// Returns the seconds of a library op that runs right after its operand
+/// `written` was computed. On a CPU the operand is then still in a cache.
 static double secondsAfterWriting(Value written, LibraryOp op,
                                   const DeviceProfile &device) {
   const KernelRequest request = kernelRequestOf(op);

@@ -23,8 +23,8 @@ public:
   /// Returns the all-reduce of `value`. Creates it on the first call, directly
   /// after `value`.
   mlir::Value sumOf(mlir::Value value);
-  /// Replaces an op's operands from `first` on by their sums, if they are
-  /// partial.
+  /// Replaces each operand that is a partial sum by its all-reduce. Skips the
+  /// operands before index `first`.
   void sumOperands(mlir::Operation *op, unsigned first = 0);
 
 private:
@@ -45,15 +45,15 @@ struct ShardedWeight {
 };
 /// Keyed by parameter name.
 using ShardedWeights = llvm::MapVector<mlir::StringAttr, ShardedWeight>;
-/// Turns a frozen parameter into a tp or ep shard, with scales that a shard can
-/// have (runtime/Weights/Slices.h).
+/// Changes a frozen parameter to one rank's tp or ep shard. The shard's block
+/// size and scales may differ from the whole's (runtime/Weights/Slices.h).
 void sliceParameter(model::ParameterOp parameter, const ShardedWeight &how,
                     int64_t ranks);
 /// Returns whether shards of `parameter` are valid tensors of its format.
 bool canSliceParameter(model::ParameterOp parameter, const ShardedWeight &how,
                        int64_t ranks);
 
-/// A builder listener that copies the stage of `of` to each created op.
+/// A builder listener that copies layer and phase of `of` to each created op.
 class StageCopier : public mlir::OpBuilder::Listener {
 public:
   explicit StageCopier(mlir::Operation *of) : of(of) {}

@@ -22,9 +22,9 @@
 //     %x2 = ... %x1 {layer = 1}
 //     ...
 //
-// With `parts` = V, each of S stages has V virtual stages, runs of layers that
-// are not adjacent: stage s has the runs s, s + S, ... of S V. The last stage
-// sends to the first one again.
+// With `parts` = V, the layers are divided into S V virtual stages of adjacent
+// layers. Stage s of S has the virtual stages s, s + S, and so on. The last
+// stage sends to the first one again.
 //
 // Values that cross stages are found by their readers, and are passed on from
 // stage to stage up to the last reader. Values computed only from inputs
@@ -283,7 +283,7 @@ LogicalResult PartitionPipelinePass::cut(func::FuncOp function,
   return success();
 }
 
-/// Drops unused parameters, except trainable ones.
+/// Erases unused frozen parameters.
 void PartitionPipelinePass::dropWeights() {
   DenseSet<StringRef> used;
   getOperation().walk(

@@ -20,14 +20,14 @@
 //   train.store_flat residual, rows left %x, %w // x - w / N
 //
 // P and Q are sums over the ranks, so all ranks compute the same bits of w, the
-// projection of the sum of all x onto P. Each of N ranks keeps its x minus
-// w / N as a residual, so the sum of the residuals is what w lacks.
+// projection of the sum of all x onto P. Each of N ranks keeps x - w / N as a
+// residual, so the residuals of all ranks sum to the error of w.
 //
-// A row of P that depends linearly on earlier rows becomes zero, and Q's row
-// stays. This happens for a matrix of zeros, such as A's gradient while LoRA's
-// B is zero. Torch's row would become NaN, or zero forever. Values that are not
-// finite reach w, and the update skips the step. The basis then stays, and the
-// matrix with such values loses its residuals.
+// A row of P that depends linearly on earlier rows becomes zero, and the basis
+// keeps its old row. This happens for a matrix of zeros, such as A's gradient
+// while LoRA's B is zero. Torch's row would become NaN, or zero forever. If a
+// gradient is not finite, w is not finite either, and the update skips the
+// step. Then the basis does not change, and the matrix's residuals become 0.
 //
 // Tensors that would not shrink are summed exactly, one message per bucket.
 

@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Returns the group sizes of one mesh.
+/// Returns the group sizes of one mesh, which data parallelism repeats.
 inline GroupSizes groupsOf(mlir::Operation *module) {
   return {{QLORA_GROUP_FSDP, program::piecesOf(module)},
           {QLORA_GROUP_TP, program::tensorRanksOf(module)},

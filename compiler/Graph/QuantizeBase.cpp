@@ -39,8 +39,8 @@ private:
 };
 } // namespace
 
-/// Returns the matmul that reads a weight as `use`, if it belongs to a module
-/// and can decode the weight; else null.
+/// Returns the matmul whose weight is `use` if it belongs to a module and can
+/// decode a quantized weight; else null.
 static WeightedMatmul quantizableProduct(OpOperand &use, bool experts) {
   auto product = dyn_cast<WeightedMatmul>(use.getOwner());
   bool isWeight = product && product.getModule() &&
@@ -50,8 +50,9 @@ static WeightedMatmul quantizableProduct(OpOperand &use, bool experts) {
   return isWeight ? product : WeightedMatmul();
 }
 
-/// Returns the readers of the weights if all can be quantized and have one
-/// layout. Otherwise returns none, with a remark if some can be quantized.
+/// Returns the matmuls that read the weights, if all readers are matmuls that
+/// can decode a quantized weight, with one layout. Otherwise returns none, and
+/// emits a remark if some readers are such matmuls.
 static SmallVector<WeightedMatmul>
 productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
   SmallVector<WeightedMatmul> products;

@@ -14,9 +14,9 @@
 //   %n2 = model.rms_norm %x, %w                 {phase = recomputed}
 //   %da = train.linear_weight_grad %dy, %n2     {phase = backward}
 //
-// Support/RecomputePlanner.h decides which. If memory is short, an op may be
-// recomputed for several blocks, with one clone each. A recomputed op gives the
-// same bits: dropout's random numbers depend only on their position.
+// Support/RecomputePlanner.h decides which values are kept. If memory is short,
+// an op may be recomputed for several blocks, with one clone each. A recomputed
+// op gives the same bits: dropout's random numbers depend only on positions.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"

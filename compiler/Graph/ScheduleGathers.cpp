@@ -15,8 +15,9 @@
 //   %y = model.linear %x, %b
 //
 // Gathering one layer ahead already hides all communication that can be hidden.
-// So a rank holds at most one layer that is being gathered and one weight in
-// use. Only a weight outside of the layers may be larger. For weights from the
+// So gathered weights are limited to the bytes of the largest layer, which is
+// being gathered, and of the largest weight of a layer, which is in use. Only a
+// weight outside of the layers may exceed this limit. For weights from the
 // host, the limit includes the rank's own shards.
 
 #include "compiler/Graph/StepProblem.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Exchanges blocks between ranks and joins them to sequences.
+// Exchanges blocks between ranks and joins them into sequences.
 
 #include "compiler/Graph/SequenceAllToAll.h"
 

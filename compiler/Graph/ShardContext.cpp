@@ -153,7 +153,7 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
   return success();
 }
 
-/// Makes the number of column runs divisible by the ranks, if supported.
+/// Makes the number of column runs (heads) divisible by the ranks, if it can.
 bool SequenceSharding::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op, &stage);

@@ -118,7 +118,7 @@ LogicalResult ShardExpertsPass::checkGroups() {
          << int64_t(ranks) << ": the model has no experts; remove ep";
 }
 
-/// Returns the grouped matmul whose weight the use is; else null.
+/// Returns the grouped matmul of which `use` is the weight; else null.
 static WeightedMatmul groupedProduct(OpOperand &use) {
   auto product = dyn_cast<WeightedMatmul>(use.getOwner());
   const bool isWeight = product && &product.getWeightMutable() == &use;

@@ -143,8 +143,8 @@ void ShardableColumnGroups::look(Operation *op) {
     keepWhole(value, needsWhole(op));
 }
 
-/// Makes all uses of a weight shard it in the same way. Keeps it whole if an op
-/// uses it that is neither a matmul nor reads it by column.
+/// Makes all uses of a weight shard it in the same way. Keeps it whole if some
+/// user is not a matmul and does not read it by column.
 void ShardableColumnGroups::joinUsesOfWeights() {
   DenseMap<Attribute, std::string> fixed;
   DenseMap<Attribute, WeightedMatmul> firstProduct;
@@ -230,8 +230,8 @@ Segments ShardableColumnGroups::segmentsOf(Value value) const {
   return known == segments.end() ? Segments{columnsOf(value)} : known->second;
 }
 
-/// Propagates segments between the values of an op that continues a set;
-/// returns false if they differ.
+/// Propagates segments between the values of an op that continues a set.
+/// Returns false if two values have different segments.
 bool ShardableColumnGroups::agree(Operation *op, bool &changes) {
   auto give = [&](Value value, const Segments &wanted) {
     const Segments known = segmentsOf(value);
@@ -349,7 +349,7 @@ bool ShardableColumnGroups::findWeights(Set &set, ShardedWeights &found) {
 
 void ShardableColumnGroups::tryToDivide(Set &set) {
   ShardedWeights found;
-  // Without a module, the set is between an adapter's matmuls, and narrow.
+  // A set without a module is between A and B: too narrow to be worth sharding.
   const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
     WeightedMatmul product = products[number];
     return product.getModule() &&

@@ -33,11 +33,11 @@ public:
 
   bool isSharded(mlir::Value value) const;
   const ShardedWeights &weights() const { return dividedWeights; }
-  /// Returns the different reasons why weights stay whole. Reasons that other
-  /// sizes or formats would avoid come first; otherwise, larger weights do.
+  /// Returns the distinct reasons why weights stay whole. Reasons that depend
+  /// on sizes or formats come first, then all others, each by weight size.
   llvm::ArrayRef<std::string> reasons() const { return kept; }
-  /// Returns which heads, or which matmul width, `ranks` does not divide; empty
-  /// if it divides all that could be sharded.
+  /// Describes heads or a matmul width that `ranks` does not divide; empty if
+  /// there are none.
   llvm::StringRef unequal() const { return unequalSet; }
 
 private:

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // specialize-shapes: makes one copy of the forward function per micro-batch
-// shape, with fixed batch, length and compute type. See Passes.td for an
-// example.
+// shape, with fixed batch, length and compute type (example: Passes.td).
 
 #include "compiler/Passes.h"
 

@@ -144,8 +144,8 @@ private:
 };
 } // namespace
 
-/// Returns the stage of each layer: the device that the map gives to the
-/// layer's weights in files.
+/// Returns the stage of each layer: the device to which the map assigns the
+/// layer's weights that are in files.
 static FailureOr<SmallVector<int64_t>>
 followMap(ModuleOp module, func::FuncOp function, int64_t layers,
           const StagePartitionOptions &options) {

@@ -27,12 +27,12 @@ struct StepProblem {
 /// outside of the step count zero bytes.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 
-/// Adds a problem and its plan, in the planner's form:
+/// Adds a problem and its plan to `facts`. Values and ops are indices:
 ///
 ///   "values": [[bytes, the value it is part of or -1]],
 ///   "ops": [{"op", "of", "block", "backward", "view", "seconds",
 ///            "inputs", "outputs",       // values
-///            "ties": [[input, output]],
+///            "ties": [[input, output]], // values
 ///            "before": [...],           // ops, see RecomputePlan
 ///            "stands_for"}]             // a value or -1
 void addProblem(const StepProblem &described, const RecomputePlan &plan,

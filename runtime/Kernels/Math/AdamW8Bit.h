@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Arithmetic of the AdamW update with 8-bit states, for CPU and CUDA. Every
-// operation is rounded separately, except nf4Fused().
+// Arithmetic of AdamW with 8-bit states, for CPU and CUDA. Every operation is
+// rounded separately, except nf4Fused().
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_ADAMW8BIT_H
 #define QLORA_RUNTIME_KERNELS_MATH_ADAMW8BIT_H
@@ -25,8 +25,8 @@ struct UpdateRate {
   }
 };
 
-/// Returns the updated parameter of an AdamW step, as in bitsandbytes' 8-bit
-/// AdamW, in torch's order of operations. Updates m (mean) and v (mean square).
+/// Returns the parameter after a step of bitsandbytes' 8-bit AdamW, in torch's
+/// order of operations. Updates m (mean) and v (mean square).
 QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                                          const UpdateRate &rate,
                                          const qlora_step_block &step) {
@@ -39,8 +39,8 @@ QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                 -nf4Multiply(size, nf4Divide(m, nf4Add(root, step.epsilon))));
 }
 
-/// Returns the code of a state's `value` in a block whose largest magnitude is
-/// `absmax`. `map` has the values of the 256 codes.
+/// Returns the 8-bit code of `value`, an element of a state's block with
+/// largest magnitude `absmax`. `map` has the values of the 256 codes.
 QLORA_HOST_DEVICE inline uint8_t stateCode(const float *map, float value,
                                            float absmax) {
   const int32_t bucket =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The values of codes in stored formats, before their scale.
+// Values of the codes of stored formats, before the scale is applied.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
 #define QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
@@ -44,8 +44,8 @@ constexpr float fp4Value(int code) {
   return code > 8 ? -value : value; // neither of the two zeros is negative
 }
 
-/// Returns the value of `code`, a sign bit, an exponent and a mantissa. The
-/// bias makes half of the exponents negative; no code is infinite.
+/// Returns the value of `code`, a sign bit, an exponent and a mantissa, with
+/// the IEEE bias. The largest exponent is ordinary: no code is infinite.
 constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
   const int mantissa = code & ((1 << mantissaBits) - 1);
   const int exponent = code >> mantissaBits & ((1 << exponentBits) - 1);
@@ -59,10 +59,10 @@ constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
   return code >> (exponentBits + mantissaBits) ? -value : value;
 }
 
-/// E2M1 of the OCP's microscaling formats.
+/// E2M1 of the OCP Microscaling (MX) specification.
 constexpr float mxfp4Value(int code) { return smallFloat(code, 2, 1); }
 
-/// E4M3 without infinities. A code is NaN if all bits of its magnitude are set.
+/// E4M3 without infinities. A code is NaN if its seven low bits are set.
 constexpr float fp8Value(int code) {
   return (code & 127) == 127 ? __builtin_nanf("") : smallFloat(code, 4, 3);
 }
@@ -72,7 +72,7 @@ constexpr float int8Value(int code) {
   return float(code < 128 ? code : code - 256);
 }
 
-/// The code as a number, for formats with zero points.
+/// The code as an unsigned integer, for formats with zero points.
 constexpr float integerValue(int code) { return float(code); }
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The arithmetic of bitsandbytes' LLM.int8 matmul (MatMul8bitLt, forward;
-// Dettmers et al., 2022), bit for bit as its ops compute it on a CPU. The
-// kernels of both targets and their oracle share it.
+// Dettmers et al., 2022), bit-identical to its CPU ops. The CPU and CUDA
+// kernels and the tests' reference share it.
 //
 //   x' = float16(x)
 //   a column is an outlier where |x'| >= threshold in any row
@@ -14,8 +14,8 @@
 //
 // where W = codes * scale / 127, rounded to x's type. The integer sum is exact,
 // so the first two lines of y give the same bits everywhere. The order of the
-// f32 sum over outliers is not bitsandbytes'. A NaN, or an infinity that is no
-// outlier, makes its row of y NaN.
+// f32 sum over outliers differs from bitsandbytes'. A NaN, or an infinity that
+// is not an outlier, makes its row of y NaN.
 //
 // Include Rows.h first, or on a GPU the definitions of its functions.
 
@@ -24,18 +24,18 @@
 
 #include "runtime/Kernels/Rows.h"
 
-/// bitsandbytes' 1 / 127^2: it should be 6.2000124e-05, but lacks a zero.
+/// 1 / 127^2 in bitsandbytes, with a typo: 6.2000124e-05 would be right.
 #define QLORA_INT8_PRODUCT_SCALE 6.200124e-05f
 #define QLORA_INT8_WEIGHT_SCALE 7.874015718698502e-3f
 
-/// Maximum terms of a sum: 2^17 * 127 * 128 is below 2^31.
+/// Maximum terms of an int32 sum: 2^17 * 127 * 128 is below 2^31.
 constexpr int64_t kMostInt8Depth = int64_t(1) << 17;
 
-/// The bits of infinity. Magnitudes are compared as bits: a NaN is largest.
+/// Bits of f32 infinity. Magnitudes are compared as bits; NaN is largest.
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
 /// Returns the bits of the smallest outlier magnitude: the threshold, rounded
-/// as in a comparison with float16.
+/// to float16 because x is compared in float16. Threshold 0 disables outliers.
 QLORA_INLINE uint32_t qlora_outlier_bits(double threshold) {
   return threshold == 0 ? 0xffffffffu
                         : qlora_to_bits(qlora_round_f16(float(threshold)));

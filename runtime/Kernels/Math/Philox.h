@@ -2,9 +2,9 @@
 
 // Philox4x32-10: random numbers as a pure function of a counter and a key
 // (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). There
-// is no state: a recomputed value is the same, and any thread may draw any row
-// in any order. Host and device compile this file. It depends only on
-// <stdint.h> and is branch-free, so that loops over columns vectorise.
+// is no state: recomputation gives the same value, and threads may draw rows in
+// any order. Host and device compile this file. It includes only <stdint.h>,
+// and is branch-free so that loops over columns vectorise.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
 #define QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
@@ -23,9 +23,9 @@ struct qlora_philox_words {
   uint32_t word0, word1, word2, word3;
 };
 
-/// Returns all 64 bits of a product. Uses an instruction on CUDA, because nvcc
-/// adds a zero to the product of two widened operands, which would be a quarter
-/// of all instructions of a draw.
+/// Returns the 64-bit product. Uses an instruction on CUDA, because nvcc adds a
+/// zero to the product of two widened operands. These additions would be a
+/// quarter of all instructions of a draw.
 QLORA_INLINE uint64_t qlora_multiply_wide(uint32_t a, uint32_t b) {
 #if defined(__NVCC__) && defined(__CUDA_ARCH__)
   uint64_t product;
@@ -56,9 +56,9 @@ QLORA_INLINE float qlora_unit(uint32_t word) {
   return float(int32_t(word >> 8)) * 0x1p-24f;
 }
 
-/// Returns the index of this rank's row `row` in the micro-batch of all
-/// context-parallel ranks. Each rank holds `tokens` tokens of a sequence; this
-/// rank has cp shard `part` of `parts`.
+/// Converts this rank's row `row` to a row of the unsharded micro-batch.
+/// `tokens` is the number of tokens of a sequence per context-parallel rank;
+/// this rank has cp shard `part` of `parts`.
 QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
                                       uint32_t parts, uint32_t part) {
   return parts < 2 ? row
@@ -66,14 +66,13 @@ QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
 }
 
 /// Returns a random number in [0, 1) for one element of a matrix. `micro_batch`
-/// is the global index of the micro-batch, over all steps; `op` distinguishes
-/// the draws of one program.
+/// counts micro-batches over all steps. `op` identifies one random op.
 ///
 ///   key     = seed
 ///   counter = {column / 4, row, op, micro_batch}, each mod 2^32
 ///   result  = word[column % 4] >> 8, times 2^-24
 ///
-/// Four neighbouring columns share a counter, and may be drawn at once.
+/// Four adjacent columns share a counter, so one call can draw all four.
 QLORA_INLINE float qlora_uniform(uint64_t seed, uint64_t micro_batch,
                                  uint64_t op, int64_t row, int64_t column) {
   const qlora_philox_words words =

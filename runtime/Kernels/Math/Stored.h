@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that are stored in few bits: the formats, the layout of one tensor in
-// memory, and the arithmetic of one element. Used by quantize-on-load, by every
-// decode kernel, and by the compiler (sizes).
+// Weights stored in few bits: the formats, the memory layout of a tensor, and
+// the arithmetic of one element. Quantize-on-load, every decode kernel and the
+// compiler (for sizes) use this file.
 //
 // A format is a dtype and a row of kStoredFormats, which all other code reads.
-// Files differ in order, scales and names; the reader
+// Files differ in order, scales and names. Their reader
 // (runtime/Weights/StoredTensors.h) converts them to the one layout in memory.
 //
 // A tensor of n elements, flattened row-major, consists of blocks of `block`
 // elements. For some formats a block is a row; for others, blocks may straddle
-// rows. Element i has the scale of block i / block. Its value is the code
-// book's value of its code times the scale. Formats with zero points first
-// subtract the block's zero point, which is exact. The value is rounded once.
-// With 4 bits, element 2i is in the high nibble of byte i, element 2i+1 in the
-// low nibble.
+// rows. Element i belongs to block i / block. Its value is the code book's
+// value of its code times the block's scale, rounded once. Formats with zero
+// points first subtract the block's zero point, which is exact. With 4 bits,
+// the high nibble of byte i is element 2i, the low nibble element 2i+1.
 //
 // The scale of a block is a stored f32 times the tensor's correction. With
-// `doubleQuant` (bitsandbytes' double quantization) a one-byte code is stored,
-// and the scale of block i is map[code] * nestedAbsmax[i / 256] + correction,
-// product and sum rounded separately (no FMA). MXFP4's powers of two are such a
-// map of 256 entries, with nestedAbsmax 1 and correction 0.
+// `doubleQuant` (bitsandbytes' double quantization), a one-byte code is stored,
+// and block i has the scale map[code] * nestedAbsmax[i / 256] + correction.
+// Product and sum are rounded separately (no FMA). MXFP4's powers of two are
+// such a map of 256 entries, with nestedAbsmax 1 and correction 0.
 //
-// In memory the components follow each other, each at a multiple of 64 bytes:
+// In memory, each component starts at a multiple of 64 bytes, in this order:
 //
 //   packed u8 [ceil(n*bits/8)] | scales f32 or u8 [blocks]
 //     | zeros u8 [blocks] | nestedAbsmax f32 [ceil(blocks/256)]
 //     | nestedMap f32 [256]
 //     | tail: codeBook f32 [2^bits], correction f32 [1]
 //
-// (zeros only with zero points, nestedAbsmax and nestedMap only with double
-// quantization).
+// Only formats with zero points have zeros. Only double quantization has
+// nestedAbsmax and nestedMap.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_STORED_H
 #define QLORA_RUNTIME_KERNELS_MATH_STORED_H
@@ -48,7 +47,7 @@ inline constexpr int64_t kNestedRun = 256;
 
 // Formats ---------------------------------------------------------------------
 
-/// When a format's scales are codes: never, only with doubleQuant, or always.
+/// When scales of a format are codes: never, only with doubleQuant, or always.
 enum class CodedScales { kNever, kByChoice, kAlways };
 
 struct StoredFormat {
@@ -57,8 +56,8 @@ struct StoredFormat {
   const char *title; ///< name in messages
   int bits;          ///< per code: 4 or 8
   float (*value)(int code);
-  /// Allowed blocks: powers of two in [leastBlock, mostBlock] and, if
-  /// takesRows, rows.
+  /// Allowed block sizes: powers of two in [leastBlock, mostBlock]; if
+  /// takesRows, also the length of a row.
   int64_t leastBlock, mostBlock;
   bool takesRows;
   CodedScales codedScales;
@@ -72,8 +71,8 @@ struct StoredFormat {
   constexpr bool takesBlock(int64_t block) const {
     return takesPower(block) || (takesRows && block > 0);
   }
-  /// Whether codes are integers (two's complement) and a row has one scale, so
-  /// that int8_matmul multiplies the codes directly.
+  /// Whether codes are two's complement integers and each row has one scale.
+  /// Then int8_matmul can multiply the codes directly.
   constexpr bool isInteger() const { return value == int8Value; }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
@@ -81,8 +80,8 @@ struct StoredFormat {
   }
 };
 
-/// bitsandbytes' LLM.int8 scales by the largest magnitude of a row, which code
-/// 127 represents. INT4 and INT8 hold the codes of GPTQ and AWQ.
+/// In LLM.int8 (bitsandbytes), code 127 is the largest magnitude of a row.
+/// INT4 and INT8 hold the codes of GPTQ and AWQ.
 inline constexpr StoredFormat kStoredFormats[] = {
     {QLORA_DTYPE_NF4, "nf4", "NF4", 4, nf4Value, 64, 4096, false,
      CodedScales::kByChoice, 1.0f, false},
@@ -100,7 +99,7 @@ inline constexpr StoredFormat kStoredFormats[] = {
      CodedScales::kNever, 1.0f, true},
 };
 
-/// Returns the format of a dtype; null for floating-point types.
+/// Returns the format of a dtype; null if the dtype is floating-point.
 constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.dtype == dtype)
@@ -108,7 +107,6 @@ constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   return nullptr;
 }
 
-/// Returns the format with this name; null if there is none.
 constexpr const StoredFormat *storedFormat(std::string_view name) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.name == name)
@@ -161,7 +159,7 @@ struct StoredLayout {
     return l;
   }
 
-  /// Returns the bytes of the codes of `count` elements.
+  /// Returns the bytes that the codes of `count` elements take.
   constexpr int64_t bytesOf(int64_t count) const {
     return bits == 8 ? count : (count + 1) / 2;
   }
@@ -170,8 +168,8 @@ struct StoredLayout {
 
 // Values ----------------------------------------------------------------------
 
-/// The components of one quantized tensor, and the values of its elements. A
-/// faster decoder must give the same bits.
+/// The components of a quantized tensor, and the reference decoder of an
+/// element. Faster decoders must give the same bits.
 struct StoredTensor {
   int bits;
   int64_t block;
@@ -184,7 +182,7 @@ struct StoredTensor {
   const float *codeBook;
   const float *correction;
 
-  /// Returns the tensor stored at `bytes`, an address aligned to 4.
+  /// Returns the tensor stored at `bytes`, which must be aligned to 4 bytes.
   static StoredTensor of(const StoredLayout &layout, const void *bytes) {
     const auto *base = static_cast<const uint8_t *>(bytes);
     const auto floats = [&](int64_t offset) {
@@ -202,8 +200,8 @@ struct StoredTensor {
             floats(layout.correction)};
   }
 
-  /// Returns a block's scale. Compile callers with -ffp-contract=off: product
-  /// and sum are rounded separately.
+  /// Returns a block's scale. Product and sum are rounded separately, so
+  /// compile callers with -ffp-contract=off.
   float absmax(int64_t blockIndex) const {
     if (!doubleQuant)
       return static_cast<const float *>(scales)[blockIndex] * *correction;
@@ -213,7 +211,7 @@ struct StoredTensor {
     return product + *correction;
   }
 
-  /// Returns a block's zero point; 0 without zero points, since x - 0 is x.
+  /// Returns a block's zero point; 0 for formats without, because x - 0 is x.
   float zero(int64_t blockIndex) const {
     return zeros ? float(zeros[blockIndex]) : 0.0f;
   }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Ops for experts: launches of Device/Experts.cu and Device/GroupedBF16.cu.
+// Prepares the ops for experts (Device/Experts.cu, Device/GroupedBF16.cu).
 
 #include "runtime/Kernels/Cuda/Gemm.h"
 
 namespace qlora::cuda {
 
-/// Threads of a block of Device/Experts.cu.
+/// Threads per block of Device/Experts.cu.
 static constexpr int64_t kThreads = 256;
 
 namespace {
-/// Tile of a grouped GEMM that a block computes, and the block's threads.
+/// The tile of a grouped GEMM that a block computes, and its threads.
 struct GroupTile {
   int64_t rows, columns;
   unsigned threads;
@@ -67,15 +67,15 @@ static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
                                            const GroupTile &tile,
                                            CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
-  // The last tile of a group, and of rows after all groups, may be partial.
+  // Each group's last tile may be partial, as may the tile after all groups.
   const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
   return CudaLaunch::prepare(
       context, "qlora_grouped_matmul_" + suffix,
       {tiles * blocksOf(columns, tile.columns), tile.threads}, r.constants);
 }
 
-/// Launches `aligned` if a and w are aligned to kWordBytes, else `any`. If w
-/// has another type than a, all of w is decoded first.
+/// Launches `aligned` if a and w are aligned to kWordBytes, otherwise `any`. If
+/// the types of w and a differ, decodes all of w first.
 static PreparedCudaKernel groupedKernel(const KernelRequest &r,
                                         const CudaLaunch &aligned,
                                         const CudaLaunch &any,

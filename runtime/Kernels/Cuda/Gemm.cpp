@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Enqueues a GEMM, and conversions around it.
+// Enqueues GEMMs, and the conversions of their operands.
 
 #include "runtime/Kernels/Cuda/Gemm.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// GEMMs with cuBLASLt, prepared once; GemmAlgorithm.h has the algorithms.
+// GEMMs with cuBLASLt, prepared once. GemmAlgorithm.h describes algorithms.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
@@ -10,12 +10,12 @@
 
 namespace qlora {
 
-/// A GEMM whose operands have one type. The context's GemmSelection chooses two
-/// algorithms that need at most `scratchBytes`: one for operands aligned to
-/// GemmSelection::kAlignment bytes, and one for other addresses.
+/// A GEMM with a and b of one type. The context's GemmSelection chooses two
+/// algorithms with at most `scratchBytes` of workspace: one for operands
+/// aligned to GemmSelection::kAlignment bytes, and one for all other operands.
 class CudaGemm {
 public:
-  /// kUnavailable if cuBLASLt has no algorithm.
+  /// Returns kUnavailable if cuBLASLt has no algorithm.
   static StatusOr<std::unique_ptr<CudaGemm>>
   create(CudaContext &context, const plans::GemmProblem &problem,
          uint64_t scratchBytes);
@@ -30,8 +30,8 @@ private:
   const GemmChoice *aligned = nullptr, *any = nullptr;
 };
 
-/// A GEMM with operands of any types: a CudaGemm and the conversions that its
-/// types need. The plan has the layout of the workspace.
+/// A GEMM with operands of any types: a CudaGemm, and the conversions that the
+/// types need. The plan describes the workspace.
 class CudaProduct {
 public:
   static StatusOr<std::unique_ptr<CudaProduct>>
@@ -48,9 +48,9 @@ private:
 };
 
 namespace cuda {
-/// Prepares the decode of a stored weight to type `out`. The launch takes the
-/// buffers (w, out). The request has the operand w and the constants rows,
-/// columns, block and double_quant. Floating-point weights are converted.
+/// Prepares the decode of a stored weight to type `out`; floating-point weights
+/// are converted. The launch takes the buffers (w, out). The request must have
+/// the operand w and the constants rows, columns, block and double_quant.
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &request,
                                    qlora_dtype out, CudaContext &context);
 } // namespace cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Creates cuBLASLt's descriptors of a GEMM, lists and restores algorithms.
+// Creates cuBLASLt's descriptors of a GEMM; lists and restores algorithms.
 
 #include "runtime/Kernels/Cuda/GemmAlgorithm.h"
 
@@ -10,7 +10,7 @@ namespace qlora {
 
 using plans::GemmProblem;
 
-/// Number of extra algorithms to request, because some may be unusable.
+/// Number of additional algorithms to request, because some may be unusable.
 static constexpr size_t kSpare = 8;
 
 static int cublasType(qlora_dtype dtype) {
@@ -88,7 +88,7 @@ GemmDescription::~GemmDescription() {
 // Algorithms ------------------------------------------------------------------
 
 namespace {
-/// Constraints for the heuristic; destroyed at the end of the scope.
+/// Constraints for cuBLASLt's heuristic.
 class Preference {
 public:
   explicit Preference(const CublasLt &blas) : blas(blas) {}

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// A GEMM as cuBLASLt describes it, and its algorithms. cuBLASLt uses
-// column-major matrices, this project row-major ones. So it computes c^T =
+// A GEMM as cuBLASLt describes it, and its algorithms. cuBLASLt's matrices are
+// column-major, this project's are row-major. So cuBLASLt computes c^T =
 // op(b)^T . op(a)^T, which needs no transposition in memory. f32 GEMMs compute
 // in f32 (no TF32), bf16 GEMMs with f32 sums. No epilogues, no batches.
 //
 // Reproducibility. An algorithm may split the depth k over blocks and add the
-// partial results. Two of cuBLASLt's schemes are never used: "in place"
-// accumulates in c, which rounds every sum to c's type; "output type" rounds
-// partial results to c's type. Allowed are no split, and f32 partial results
-// that a separate step adds. This relies on NVIDIA's documentation:
+// partial results. Two of cuBLASLt's schemes are never used: "in place" adds in
+// c, which rounds every sum to c's type; "output type" rounds partial results
+// to c's type. Only f32 partial results that a separate step adds are allowed.
+// This relies on NVIDIA's documentation:
 //
 //   CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK "filters heuristic result to
 //   only include algo configs that use one of the required modes". The scheme
-//   of an algorithm is also read, and another scheme is refused. If cuBLASLt
-//   does not report a scheme (it may for newer kernels), only the mask is used:
-//   refusing such algorithms would exclude the fastest ones of a GPU.
+//   that an algorithm reports is checked too. If cuBLASLt reports none (as may
+//   happen for newer kernels), only the mask is used: refusing such algorithms
+//   would exclude the fastest ones of a GPU.
 //
 //   "All cuBLAS API routines from a given toolkit version generate the same
 //   bit-wise results at every run when executed on GPUs with the same
@@ -24,11 +24,11 @@
 //
 // Serialization. cublasLtMatmulAlgo_t "can be trivially serialized and later
 // restored for use with the same version of cuBLAS library to save on selecting
-// the right configuration again". Its attributes are incomplete (in 13.1 they
-// are half of the bytes), so an algorithm rebuilt from them may be another one.
-// The bytes are restored only with the version that made them, and after
-// cublasLtMatmulAlgoCheck. "if cublasLtMatmulAlgoCheck fails, the algo will not
-// run", but success "doesn't fully guarantee" that it runs; only a run can.
+// the right configuration again". Its attributes are incomplete (half of the
+// bytes in 13.1), so they cannot rebuild an algorithm. The bytes are restored
+// only with the cuBLAS version that made them, and after
+// cublasLtMatmulAlgoCheck. If this check "fails, the algo will not run", but
+// success "doesn't fully guarantee" that it runs; only a run can.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
@@ -81,19 +81,19 @@ public:
   GemmDescription(const GemmDescription &) = delete;
   GemmDescription &operator=(const GemmDescription &) = delete;
 
-  /// Returns up to `most` algorithms, best first by cuBLASLt's estimate, for
-  /// the signature's alignment and scratch limit. restore() accepts the bytes
-  /// of each, so it can be stored in a GemmTable.
+  /// Returns up to `most` algorithms for the signature's alignment and scratch
+  /// limit, best first by cuBLASLt's estimate. restore() accepts the bytes of
+  /// each algorithm, so a GemmTable can store them.
   StatusOr<std::vector<GemmAlgorithm>> candidates(const GemmSignature &wanted,
                                                   size_t most) const;
 
-  /// Restores the algorithm of these bytes. Returns std::nullopt if it is not
-  /// reproducible, needs more workspace, or cuBLASLt lacks it for this GEMM.
+  /// Restores an algorithm from `bytes`. Returns std::nullopt if it is not
+  /// reproducible, exceeds `scratchLimit`, or cuBLASLt lacks it for this GEMM.
   StatusOr<std::optional<GemmAlgorithm>>
   restore(const cublasLtMatmulAlgo_t &bytes, uint64_t scratchLimit) const;
 
-  /// Enqueues c := alpha * op(a) . op(b) + beta * c. kUnavailable if the
-  /// algorithm cannot run after all.
+  /// Enqueues c := alpha * op(a) . op(b) + beta * c. Returns kUnavailable if
+  /// the algorithm cannot run despite the check.
   Status enqueue(const plans::GemmProblem &scalars, const void *a,
                  const void *b, void *c, const GemmAlgorithm &algorithm,
                  void *scratch, CUstream stream) const;

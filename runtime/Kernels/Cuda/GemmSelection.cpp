@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Chooses algorithms from cuBLASLt's heuristic and from tables.
+// Chooses GEMM algorithms from cuBLASLt's heuristic or from a table.
 
 #include "runtime/Kernels/Cuda/GemmSelection.h"
 

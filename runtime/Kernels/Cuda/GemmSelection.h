@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Algorithms of all GEMMs prepared on one GPU. GEMMs with the same signature
-// share one choice: cuBLASLt's first algorithm, or the one in a pinned table.
-// The device may change a choice after all kernels are prepared and before the
-// first kernel runs (Device/Cuda/GemmTuner.h).
+// Algorithms of all GEMMs that are prepared on one GPU. GEMMs with the same
+// signature share one choice: the first algorithm of cuBLASLt's heuristic, or
+// the algorithm of a pinned table. Device/Cuda/GemmTuner.h may change a choice
+// after all kernels are prepared and before the first kernel runs.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
@@ -18,33 +18,33 @@
 namespace qlora {
 
 struct GemmChoice {
-  /// Empty if cuBLASLt has no algorithm for operands of this alignment.
+  /// Empty if cuBLASLt has no algorithm for this alignment.
   std::optional<GemmAlgorithm> algorithm;
   double microseconds = 0; ///< 0: not measured
-  /// Candidates in cuBLASLt's order, its first choice first.
+  /// In cuBLASLt's order, best first.
   std::vector<GemmAlgorithm> candidates;
   std::shared_ptr<const GemmDescription> description;
 };
 
 class GemmSelection {
 public:
-  /// Byte alignment of planned operands; choices for others are not measured.
+  /// Byte alignment of planned operands. Only this alignment is measured.
   static constexpr uint32_t kAlignment = 16;
 
-  /// Makes choose() use only the entries that `table` has for this kind of GPU.
+  /// Makes choose() use only the entries of `table` for this kind of GPU.
   /// Returns an error if there are none. `file` is the table's name.
   Status pin(GemmTable table, std::string file, const GpuKind &kind);
   /// Sets the number of candidates that choose() requests for aligned GEMMs.
   void setCandidates(size_t count) { candidateCount = count; }
 
-  /// Returns the choice for a GEMM. The address is valid as long as this
-  /// object. Returns kInvalidArgument if a pinned table lacks the GEMM, or
-  /// cuBLASLt refuses the table's algorithm.
+  /// Returns the choice for a GEMM, valid as long as this object. Returns
+  /// kInvalidArgument if a pinned table lacks the GEMM, or if cuBLASLt refuses
+  /// the table's algorithm.
   StatusOr<const GemmChoice *>
   choose(const GemmSignature &signature,
          std::shared_ptr<const GemmDescription> description);
 
-  /// Uses the algorithm of a table entry; false if cuBLASLt refuses it.
+  /// Sets `choice` to a table entry's algorithm; false if cuBLASLt refuses it.
   static StatusOr<bool> adopt(const GemmSignature &signature,
                               const GemmEntry &entry, GemmChoice &choice);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Converts a table of algorithms to JSON and back.
+// Converts tables of GEMM algorithms to JSON and back.
 
 #include "runtime/Kernels/Cuda/GemmTable.h"
 
@@ -77,7 +77,7 @@ std::string GemmTable::text() const {
 // Reading ---------------------------------------------------------------------
 
 namespace {
-/// Reads the values of one object; keeps the first error.
+/// Reads the values of one JSON object. Only the first error is stored.
 class Fields {
 public:
   Fields(const json &object, std::string where, Status &wrong)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// File format for the algorithm of each GEMM. Choices are valid for one GpuKind
-// (GPU, cuBLASLt, driver); a file may cover several GpuKinds. JSON:
+// File format for the algorithms of GEMMs. An algorithm is valid for one
+// GpuKind (GPU, cuBLASLt, driver); a file may have several GpuKinds. JSON:
 //
 //   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
@@ -14,10 +14,10 @@
 //         "algorithm": "0000001400000042...", "scratch": 0,
 //         "microseconds": 21.4}]}]}
 //
-// `type` is the type of both operands. `algorithm` is a cublasLtMatmulAlgo_t: 8
-// words of 16 hexadecimal digits, valid only for the version that made it; null
-// if there is none. `microseconds` is null if not measured. Products and GPUs
-// are sorted, so equal tables give equal files.
+// `type` is the type of both operands. `algorithm` is a cublasLtMatmulAlgo_t, 8
+// words of 16 hexadecimal digits, valid only for the cuBLASLt version that made
+// it; null if there is none. `microseconds` is null if not measured. GEMMs and
+// GPUs are sorted, so equal tables give equal files.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
@@ -30,7 +30,7 @@
 
 namespace qlora {
 
-/// The properties on which times and bits of a GEMM algorithm depend.
+/// The properties that determine the time and the result bits of an algorithm.
 struct GpuKind {
   std::string name;        ///< "NVIDIA H200"
   uint32_t arch = 0;       ///< 10 * major + minor
@@ -56,11 +56,11 @@ struct GemmTable {
   /// Parses a table's JSON. Returns kDataLoss if the text is invalid; the
   /// message is one line and names the position.
   static StatusOr<GemmTable> parse(std::string_view text);
-  /// Reads a file. Errors: kNotFound, or parse()'s with the file name.
+  /// Reads a file. Returns kNotFound, or parse()'s error with the file name.
   static StatusOr<GemmTable> read(const std::string &path);
   std::string text() const;
 
-  /// Adds the entries of `other`, which replace existing entries.
+  /// Adds the entries of `other`, which replace entries of the same GEMM.
   void merge(const GemmTable &other);
   /// Returns null if the table has no entry for this kind of GPU.
   const Products *find(const GpuKind &kind) const;

@@ -8,7 +8,7 @@
 
 namespace qlora::cuda {
 
-/// Returns the address of a row of a matrix with row stride `stride`.
+/// Returns the address of row `row`; `stride` is in elements.
 static void *rowsAt(void *matrix, qlora_dtype dtype, int64_t row,
                     int64_t stride) {
   return movedBy(matrix, uint64_t(row * stride * (dtypeBits(dtype) / 8)));
@@ -35,7 +35,7 @@ Status HeadChunks::clearUnlabelled(const HeadBuffers &buffers,
   return clear.enqueue(clearing, args);
 }
 
-/// Returns a panel of w in the type of the GEMMs, converted if necessary.
+/// Returns a panel of w in the GEMMs' type; converts it if necessary.
 StatusOr<const void *> HeadChunks::wordsOf(const Panel &panel,
                                            const HeadBuffers &buffers,
                                            const CudaKernelArgs &args) const {
@@ -92,7 +92,7 @@ Status HeadChunks::computeGradients(const HeadChunk &chunk,
 
 // Prepared at load -----------------------------------------------------------
 
-/// Prepares launches that run once, over all rows.
+/// Prepares the launches that run once per call, over all rows.
 Status HeadChunks::addRowLaunches(int64_t stride) {
   const int64_t rows[] = {plan.rows};
   QLORA_ASSIGN_OR_RETURN(findLabelled,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Common code of the LM head kernels on CUDA. Chunks of labelled rows are
-// gathered and multiplied with w. For a gradient, the logits' gradient is
-// multiplied with w and the hidden rows. The device finds the labelled rows.
-// The host enqueues chunks for an upper bound of their number (labelledRows).
-// All other choices are made when the kernel is prepared.
+// Common code of the LM head kernels on CUDA. They gather labelled rows in
+// chunks, and multiply each chunk with w to get logits. For gradients, they
+// multiply the logits' gradient with w and the gathered rows. The device finds
+// the labelled rows. The host enqueues chunks for an upper bound of their
+// number (labelledRows). All other choices are made when the kernel is
+// prepared.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
 #define QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
@@ -18,18 +19,18 @@
 
 namespace qlora::cuda {
 
-/// Threads of a block of Device/Head*.cu.
+/// Threads per block of Device/Head*.cu.
 inline constexpr unsigned kHeadThreads = 512;
 
-/// Labelled rows [first, first + rows).
+/// The range [first, first + rows) of the list of labelled rows.
 struct HeadChunk {
   int64_t first = 0, rows = 0;
   CudaLaunch gather;
   std::optional<CudaLaunch> cap, scatter;
 };
 
-/// Addresses of one run: operands, then buffers of the workspace. Null if the
-/// op or the launch lacks the buffer. Gradients are scattered to `dhidden`.
+/// Addresses for one call: operands, then buffers in the workspace. Null if the
+/// op or the call lacks the buffer. Gradients are scattered to `dhidden`.
 struct HeadBuffers {
   void *hidden, *w, *targets, *dhidden, *dw;
   void *labelled, *logits, *gathered, *panel, *gradient, *scratch;
@@ -39,7 +40,7 @@ class HeadChunks {
 public:
   HeadChunks(const KernelRequest &request, CudaContext &context)
       : plan(plans::CudaHeadPlan::of(request)), context(context) {}
-  /// Prepares all launches. `stride`: elements between rows of `dhidden`.
+  /// Prepares all launches. `stride` is the row stride of dhidden in elements.
   Status prepare(const KernelRequest &request, int64_t stride);
 
   /// Returns the number of chunks that hold `labelledRows` labelled rows.
@@ -50,41 +51,41 @@ public:
   size_t count() const { return chunks.size(); }
   const HeadChunk &operator[](size_t i) const { return chunks[i]; }
 
-  /// Prepares a launch with one block for each row of a chunk.
+  /// Prepares a launch with one block per row of a chunk.
   StatusOr<CudaLaunch> prepareRows(const HeadChunk &chunk,
                                    const std::string &symbol,
                                    std::span<const int64_t> constants) const {
     return CudaLaunch::prepare(context, symbol, {chunk.rows, kHeadThreads},
                                constants);
   }
-  /// Lists the labelled rows; clears `correct` of all rows if not null.
+  /// Lists the labelled rows. If `correct` is not null, clears it for all rows.
   Status listLabelled(void *correct, const HeadBuffers &buffers,
                       const CudaKernelArgs &args) const;
-  /// Zeroes the rows of dhidden without a label.
+  /// Zeroes the rows of dhidden that have no label.
   Status clearUnlabelled(const HeadBuffers &buffers,
                          const CudaKernelArgs &args) const;
-  /// Gathers a chunk's rows to `gathered` and computes their logits, uncapped.
+  /// Gathers a chunk's rows to `gathered`; computes uncapped logits.
   Status computeLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                        const CudaKernelArgs &args) const;
   Status capLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                    const CudaKernelArgs &args) const;
-  /// Passes a chunk's logits to the observer, if there is one. The caller sets
-  /// vocab and piece of `block`.
+  /// Passes a chunk's logits to the observer, if there is one. The caller must
+  /// set vocab and piece of `block`.
   Status observe(const HeadChunk &chunk, LogitsBlock block,
                  const HeadBuffers &buffers, const CudaKernelArgs &args) const;
-  /// Computes the chunk's rows of dhidden, and adds the chunk to dw, from the
-  /// gradient of the logits.
+  /// Computes the chunk's rows of dhidden from the logits' gradient, and adds
+  /// the chunk's contribution to dw.
   Status computeGradients(const HeadChunk &chunk, const HeadBuffers &buffers,
                           const CudaKernelArgs &args) const;
 
-  /// Sets the addresses of the workspace's buffers.
+  /// Sets the addresses of the buffers in the workspace.
   void place(void *workspace, HeadBuffers &buffers) const;
 
   const plans::CudaHeadPlan plan;
 
 private:
   using Problem = plans::GemmProblem;
-  /// Token ids [first, first + words) of w.
+  /// Rows of w for the token ids [first, first + words).
   struct Panel {
     int64_t first, words;
     std::optional<CudaLaunch> widen;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad. Each chunk of labelled rows (HeadChunks.h) is a
-// GEMM and a launch of Device/HeadLoss.cu; with a gradient, two more GEMMs.
+// head_loss and head_loss_grad. A chunk of labelled rows (HeadChunks.h) needs a
+// GEMM and a launch of Device/HeadLoss.cu; a gradient needs two more GEMMs.
 
 #include <fmt/format.h>
 
@@ -19,11 +19,11 @@ public:
 private:
   using Plan = plans::CudaHeadPlan;
 
-  /// Addresses of more buffers; null if the op or the launch lacks them.
+  /// More operands; null if the op or the call lacks them.
   struct Operands : HeadBuffers {
     void *loss, *count, *correct, *columns, *words, *dcolumns, *rowLosses;
   };
-  /// Launches for a chunk in addition to those of HeadChunks.
+  /// A chunk's launches in addition to those of HeadChunks.
   struct RowLaunches {
     CudaLaunch softmax;
     std::optional<CudaLaunch> replace, take;
@@ -136,7 +136,7 @@ Status HeadLoss::addLosses(const KernelRequest &request) {
   return addSum(plan.rows);
 }
 
-/// Prepares the replaced logits and their gradient.
+/// Prepares the launches for replaced logits and their gradient.
 Status HeadLoss::addReplaced(const KernelRequest &request) {
   const Plan &plan = chunks.plan;
   const int64_t replaced = request.constant("replaced");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part: like head_loss, on chunks of labelled rows (HeadChunks.h), with
-// launches of Device/HeadParts.cu. head_merge: three launches of that file.
+// head_part works like head_loss, on chunks of labelled rows (HeadChunks.h).
+// head_merge is three launches. Device/HeadParts.cu has the device functions.
 
 #include <fmt/format.h>
 
@@ -95,8 +95,8 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
 // Merging ---------------------------------------------------------------------
 
 namespace {
-/// Three launches, each with the op's constants (lddh is the stride of the
-/// output) and the buffers that it needs.
+/// Three launches. Each has the op's constants, with the output's stride as
+/// lddh, and the buffers that it needs.
 struct HeadMerge final : CudaKernel {
   explicit HeadMerge(const KernelRequest &request)
       : plan(plans::CudaHeadMergePlan::of(request)) {}

@@ -27,7 +27,7 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 
 // decode ---------------------------------------------------------------------
 
-/// Number of elements that a thread block of Device/Decode.cu decodes.
+/// Elements per block of Device/Decode.cu: warps * tiles * elements of a tile.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 static StoredLayout layoutOf(const KernelRequest &r) {
@@ -36,12 +36,12 @@ static StoredLayout layoutOf(const KernelRequest &r) {
                           r.constant("block"), r.constant("double_quant") != 0);
 }
 
-/// Returns the layout of a stored w as constants of Device/Decode.cu.
+/// Returns the constants of Device/Decode.cu for the layout of w.
 static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
   const auto block = static_cast<uint64_t>(r.constant("block"));
   const StoredLayout layout = layoutOf(r);
   const bool isPower = std::has_single_bit(block);
-  // 2^64 / block, rounded up; only if block is not a power of two.
+  // 2^64 / block, rounded up; unused if block is a power of two.
   const uint64_t reciprocal =
       isPower ? 0 : std::numeric_limits<uint64_t>::max() / block + 1;
   return {layout.elements,
@@ -57,7 +57,7 @@ static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
           static_cast<int64_t>(reciprocal)};
 }
 
-/// Returns the part of a symbol of Device/Decode.cu that depends on the format.
+/// Returns the format's part of a symbol of Device/Decode.cu.
 static std::string codingOf(const StoredFormat &format) {
   return fmt::format("{}bit{}", format.bits, format.hasZeros ? "_zeros" : "");
 }
@@ -85,7 +85,7 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// Number of rows, and of columns, of a tile in Device/Int8Matmul.cu.
+/// Rows and columns of a tile of Device/Int8Matmul.cu.
 static constexpr int64_t kInt8Tile = 32;
 
 PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,

@@ -22,7 +22,7 @@ static ConversionShape collapsed(ConversionShape shape) {
   return {1, count, count, count};
 }
 
-/// Returns a grid whose blocks handle 1024 groups of 8 adjacent elements.
+/// Returns a grid of blocks that handle 1024 groups of 8 adjacent elements.
 static CudaGrid groupGrid(ConversionShape shape) {
   return {blocksOf(shape.rows * blocksOf(shape.columns, 8), 1024)};
 }
@@ -85,7 +85,7 @@ PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// A block of Device/SwapBlocks.cu writes 1024 words of 16 bytes.
+/// Each block of Device/SwapBlocks.cu writes 1024 words of 16 bytes.
 PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
                                               CudaContext &context) {
   const int64_t bits = dtypeBits(r.type("x"));
@@ -96,8 +96,8 @@ PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
                           r.constants);
 }
 
-/// Launches the partial sums, then one block that combines them. Both kernels
-/// have the number of partial sums as a constant.
+/// Launches blocks that compute partial sums, then one block that adds these.
+/// Both launches get the number of partial sums as their last constant.
 static PreparedCudaKernel makeNormKernel(const KernelRequest &r,
                                          CudaContext &context,
                                          const std::string &name) {
@@ -127,7 +127,7 @@ PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
 
 // Quantization, Device/Quantize.cu -------------------------------------------
 
-/// Number of NF4 blocks that a thread block quantizes.
+/// NF4 blocks per thread block.
 static constexpr int64_t kBlocksOfABlock = 8;
 
 PreparedCudaKernel quantize::cuda::prepare(const KernelRequest &r,

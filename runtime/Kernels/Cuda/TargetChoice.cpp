@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Cubins for all generations since Ampere, and PTX for later ones.
+/// Cubins for all generations from Ampere on, and PTX for future ones.
 static constexpr const char *kAllOfThem[] = {"80",  "89",  "90",
                                              "100", "120", "compute_80"};
 
@@ -62,7 +62,7 @@ resolvedArchs(const std::vector<std::string> &archs) {
              : archs;
 }
 
-/// Returns the target for `auto`. Sets `warning` if a GPU exists but is unused.
+/// Returns the target for `auto`. Sets `warning` if it leaves a GPU idle.
 static std::string automaticTarget(const TargetRequest &request,
                                    std::string &warning) {
   auto gpus = visibleGpus();

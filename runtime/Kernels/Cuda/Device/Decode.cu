@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// decode of 4-bit and 8-bit weights, one launch each. Results are bit-identical
-// to StoredTensor::element: each operation is rounded separately.
+// decode of 4-bit and 8-bit weights. Results are bit-identical to
+// StoredTensor::element, because each operation is rounded separately.
 //
-// A warp decodes tiles of 1024 elements, if the format's block is a power of
-// two of at least 32. Lane l loads the scale of elements [32 l, 32 l + 32) of a
-// tile. Lane l also loads the packed bytes of groups l, l + 32, ..., and stores
-// each group as 16 bytes, so adjacent lanes access adjacent memory. Lane l gets
-// a group's scale from the lane that loaded this scale. Bytes and scales of all
-// tiles are requested before the tables are loaded.
+// If the format's block is a power of two of at least 32, a warp decodes tiles
+// of 1024 elements, in groups that fill 16 bytes of out. Lane l decodes groups
+// l, l + 32, ..., so adjacent lanes access adjacent memory. Lane l also loads
+// the scale of elements [32 l, 32 l + 32), and other lanes get it from there.
+// Bytes and scales of all tiles are requested before the tables are loaded.
 //
 // Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
 // power of two; double_quant; byte offsets of scales, nestedAbsmax, nestedMap,
@@ -18,10 +17,10 @@
 
 constexpr int kDecodeThreads = 256;
 constexpr int kDecodeTile = 1024;
-/// Number of tiles that a warp decodes. Matmul.cpp computes the grid from it.
+/// Number of tiles per warp. Matmul.cpp computes the grid from it.
 constexpr int kDecodeTiles = 2;
 constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
-/// Number of elements of a tile whose scale one lane loads.
+/// Number of consecutive elements of a tile whose scale one lane loads.
 constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
 /// Coding of a format: bits per code, and whether blocks have zero points.
@@ -74,16 +73,16 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
   __syncthreads();
 }
 
-/// Converts values of the code book: subtracts `zero`, if the format has zero
-/// points, and multiplies by `absmax`. Specialized for formats without zero
-/// points, so that `zero` needs no register.
+/// Converts values of the code book: subtracts the zero point, if the format
+/// has zero points, then multiplies by `absmax`. Specialized, so that formats
+/// without zero points need no register for it.
 template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
   float absmax;
 
   __device__ float operator()(float value) const {
     return __fmul_rn(value, absmax);
   }
-  /// Returns the factors that another lane has loaded.
+  /// Returns the factors of another lane of the warp.
   __device__ DecodeFactors ofLane(int lane) const {
     return {__shfl_sync(0xffffffffu, absmax, lane)};
   }
@@ -120,8 +119,8 @@ struct DecodeScale {
   }
 };
 
-/// Returns the code book value at the byte offset in byte i of `offsets`. Its
-/// address in shared memory is codeBook's with this byte as last byte.
+/// Returns the code book value at the byte offset in byte i of `offsets`. The
+/// book's address ends in a zero byte, which this offset replaces.
 template <typename Coding>
 QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
                           int i) {
@@ -137,7 +136,7 @@ QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
 #endif
 }
 
-/// Decodes a group of 4-bit codes. The first code of a byte is its high half.
+/// Decodes a group of 4-bit codes. A byte's high half is its first code.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
@@ -163,7 +162,7 @@ decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
     values[i] = factors(tables.codeBook[packed >> (8 * i) & 0xffu]);
 }
 
-/// Number of values in a group: 16 bytes, which a lane stores at once.
+/// Number of values in a group, the 16 bytes that a lane stores at once.
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
@@ -207,9 +206,9 @@ template <typename Coding, typename Out> struct DecodeTile {
   }
 };
 
-/// Returns the index of an element's scale. The high half of element *
-/// reciprocal is element / block while element * block < 2^64; a 64-bit
-/// division would spill registers.
+/// Returns the index of an element's scale, element / block. Multiplies by a
+/// reciprocal, because a 64-bit division would spill registers. The result is
+/// exact while element * block < 2^64.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return w.shift >= 0 ? element >> w.shift
                       : int64_t(__umul64hi(uint64_t(element), w.reciprocal));
@@ -227,7 +226,6 @@ decodeFactorsOf(const DecodeWeight &w, const DecodeTables<Coding> &tables,
     return {absmax};
 }
 
-/// Decodes one element.
 template <typename Coding>
 QLORA_DEVICE float decodeOne(const DecodeWeight &w,
                              const DecodeTables<Coding> &tables, int64_t i,
@@ -239,16 +237,16 @@ QLORA_DEVICE float decodeOne(const DecodeWeight &w,
   return factors(tables.codeBook[code]);
 }
 
-/// Decodes the groups of elements [first, end) that belong to `lane`, for any
-/// weight; `first` must start a group. Groups that are partial, or whose 16
-/// bytes cannot be stored at once, are decoded element by element.
+/// Decodes the groups of elements [first, end) that belong to `lane`. `first`
+/// must start a group. Decodes element by element if the group is partial or
+/// cannot be stored as 16 aligned bytes.
 template <typename Coding, typename Out>
 QLORA_DEVICE void
 decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
              typename Out::storage *out, int64_t first, int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
-  // A block of these formats may be a row, and may start inside a group.
+  // A block of these formats may be a row, so it may start inside a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned =
       reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;
@@ -284,7 +282,7 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
        threadIdx.x / kQloraWarp) * kDecodeOfWarp;
   const int64_t end = first + kDecodeOfWarp;
   auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
-  // With zero points, tiles would spill registers: decode group by group.
+  // With zero points, tiles would spill registers, so decode group by group.
   if constexpr (Coding::kHasZeros) {
     fillTables(args, tables);
     decodeGroups<Coding, Out>(w, tables, out, first,
@@ -323,9 +321,9 @@ QLORA_DECODES(8bit, 8, false)
 QLORA_DECODES(4bit_zeros, 4, true)
 QLORA_DECODES(8bit_zeros, 8, true)
 
-// adapted_norm: one block per output. After the constants of decode: in, rank,
-// strides of w in elements between outputs and between inputs, the bits of the
-// scale. Buffers: w, a, b, out.
+// adapted_norm: one block per output. The constants are those of decode, then:
+// in, rank, the strides of w between outputs and between inputs (in elements),
+// and the bits of the scale. Buffers: w, a, b, out.
 
 template <typename Coding> struct StoredNumbers {
   const DecodeWeight w;

@@ -2,24 +2,24 @@
 
 // Ops for experts: route, route_grad, sort_by_expert, gather_rows,
 // combine_rows, choice_grad, transpose_rows, grouped_matmul,
-// grouped_weight_grad. Buffers and constants are those of the op in
-// Kernels.def. Experts' row counts are in device memory, so grids have the
-// maximum size, and surplus blocks return. Row indices come from earlier
-// kernels; an index out of range is skipped.
+// grouped_weight_grad. Kernels.def lists their buffers and constants. Experts'
+// row counts are in device memory, so grids have the maximum size, and surplus
+// blocks return. Earlier kernels compute the row indices; an index out of range
+// is skipped.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kExpertThreads = 256;
 
-/// Defines a kernel of one function; a thread may use all its registers.
+/// Defines a kernel that calls one function and may use all registers.
 #define QLORA_EXPERT_KERNEL(Symbol, ...)                                       \
   QLORA_CUDA_KERNEL(kExpertThreads, 1)                                         \
   Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
 
 // Routing --------------------------------------------------------------------
 
-/// A row of the logits; one thread processes all of it.
+/// A row of router logits. One thread processes the whole row.
 template <typename Logits> struct RouterRow {
   const typename Logits::storage *logits;
   const int32_t *choices;
@@ -47,12 +47,12 @@ template <typename Logits> struct RouterRow {
   }
 };
 
-/// Compares logits; a NaN is smaller than any number.
+/// Compares logits; NaN is smaller than every number.
 QLORA_DEVICE bool isBetter(float a, float b) {
   return a > b || (b != b && a == a);
 }
 
-/// Selects the best experts in one pass, sorted, best first.
+/// Selects the experts with the largest logits, sorted, largest first.
 template <typename Logits>
 QLORA_DEVICE void choose(const RouterRow<Logits> &row, int32_t *choices) {
   int64_t count = 0;
@@ -114,9 +114,9 @@ QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_route_grad_f32, routeGrad<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
-/// Sorts all rows with one block. Each expert of this rank gets an equal number
-/// of threads. Each thread counts, then places, the expert's rows in its
-/// section of all rows. If threads are too few, each has several experts.
+/// Sorts all rows with one block. Each expert of this rank gets equally many
+/// threads, which divide the rows: each counts the expert's rows in its range,
+/// then places them. With too few threads, each handles several experts.
 QLORA_DEVICE void sortByExpert(const qlora_cuda_args &args, int32_t *counts) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
   const int64_t own = experts / args.constants[2];
@@ -218,8 +218,8 @@ QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_combine_rows_f32, combineRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_combine_rows_bf16, combineRows<qlora_bf16>)
 
-/// transpose_rows: one block per row. Adjacent threads are along the longer
-/// dimension of the row's matrix.
+/// transpose_rows: one block per row. Adjacent threads access adjacent elements
+/// of the longer dimension of the row's matrix.
 template <typename X>
 QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -264,15 +264,15 @@ QLORA_EXPERT_KERNEL(qlora_choice_grad_bf16, choiceGrad<qlora_bf16>)
 
 // Grouped matmuls ------------------------------------------------------------
 
-/// Rows and columns of a tile of c, and the depth of a step. Experts.cpp
+/// Rows and columns of a tile of c, and the depth per step. Experts.cpp
 /// computes the grid from it. A thread computes kTileSums elements of c.
 constexpr int kGroupTile = 32;
 constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 
 using GroupTile = float[kGroupTile][kGroupTile + 1];
 
-/// grouped_matmul: one block per tile of c. The constants rows and columns
-/// cover all groups. W is buffer 1, in a's type.
+/// grouped_matmul: one block per tile of c. The constants rows and columns are
+/// totals over all groups. W is buffer 1, in a's type.
 template <typename X>
 QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
                                 GroupTile &w) {
@@ -298,7 +298,7 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
       a[i][lane] = row < mine.end && at < k
                        ? X::load(args.buffers[0], row * c[4] + at)
                        : 0.0f;
-      // w[i][lane]: step i of the depth, column `lane` of the tile.
+      // w[i][lane] is depth `depth` + i of column `lane` of the tile.
       const int64_t out = left + lane, in = depth + i;
       const int64_t r = isForward ? out : in, l = isForward ? in : out;
       const int64_t index = isLast ? (r * columns + l) * c[1] + mine.group
@@ -332,7 +332,7 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
 QLORA_GROUPED_MATMUL(f32)
 QLORA_GROUPED_MATMUL(bf16)
 
-/// grouped_weight_grad: a thread per element of dW sums the rows in order.
+/// grouped_weight_grad: one thread per element of dW adds the rows in order.
 template <typename Dy, typename X>
 QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

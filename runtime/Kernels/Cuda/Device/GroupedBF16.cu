@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // grouped_matmul in bf16 on tensor cores, for groups with stacked matrices and
-// rows aligned to 16 bytes. Buffers and constants are those of the op in
-// Kernels.def; w is buffer 1, in bf16.
+// rows aligned to 16 bytes. Kernels.def lists buffers and constants; w is bf16.
 //
-// A block computes 64 rows of a group by 128 columns, in steps of depth 64; the
-// next step is copied during the current one. Each of its four warps has 32
-// rows by 64 columns, so an m16n8k16 loads 192 bytes of shared memory. With 48
-// KiB and 64 registers a thread for sums, two blocks fit a multiprocessor.
+// A block computes 64 rows of a group by 128 columns, in steps of depth 64. It
+// copies the next step during the current step. Each of its four warps computes
+// 32 rows by 64 columns, so an m16n8k16 loads 192 bytes of shared memory. With
+// 48 KiB and 64 registers per thread for sums, two blocks fit on a
+// multiprocessor.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/WarpTiles.cuh"
@@ -17,8 +17,8 @@ constexpr int kBlockRows = 64, kBlockColumns = 128, kBlockThreads = 128;
 constexpr int kBlockDepth = 64;
 constexpr int kOwnRows = 32, kOwnColumns = 64; // per warp
 
-/// Operands of one step. w holds rows of the weight in the forward (c = a .
-/// w^T), and columns in the backward (c = a . w).
+/// Operands of one step. w holds rows of the weight for c = a . w^T (forward),
+/// and columns for c = a . w (backward).
 template <bool IsForward> struct GroupedTiles {
   HalfTile<kBlockRows, kBlockDepth> a;
   HalfTile<IsForward ? kBlockColumns : kBlockDepth,
@@ -26,15 +26,15 @@ template <bool IsForward> struct GroupedTiles {
       w;
 };
 
-/// The part of a matrix from `data` on. Rows are multiples of 16 bytes.
+/// A submatrix that starts at `data`. Its rows are multiples of 16 bytes.
 struct HalfRows {
   const uint16_t *data;
   int64_t ld;
   int64_t rows, columns; ///< size of the part; empty if below 1
 };
 
-/// Begins to copy a tile, with zeros outside of `from`. `base`: any valid
-/// address that is aligned to 16 bytes.
+/// Begins to copy a tile; fills it with zeros outside of `from`. `base` is any
+/// valid address that is aligned to 16 bytes.
 template <int Rows, int Width>
 QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
                         const uint16_t *base) {
@@ -50,7 +50,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
   }
 }
 
-/// Return the first row and column of a warp's part of the block's result.
+/// Return the first row and column of the warp's part of the block's result.
 QLORA_DEVICE int ownRow() {
   return int(threadIdx.x) / kQloraWarp / 2 * kOwnRows;
 }
@@ -73,8 +73,8 @@ QLORA_DEVICE void multiply(const GroupedTiles<IsForward> &tiles,
                               qlora_load_matrices(rows[1] ^ 32 * k)};
     QLORA_UNROLL
     for (int j = 0; j < kOwnColumns / 16; ++j) {
-      // The operand B of the first 8 columns has words 0 and 2 in the forward,
-      // words 0 and 1 in the backward.
+      // The B operand of the first 8 columns is words 0 and 2 in the forward
+      // pass, words 0 and 1 in the backward pass.
       const qlora_words w =
           IsForward
               ? qlora_load_matrices((weights ^ 32 * k) + 16 * j * kRowBytes)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Tiles of grouped rows. The sizes of the groups are in device memory, so the
-// grid covers the largest possible number of tiles.
+// Tiles of grouped rows. Group sizes are in device memory, so the grid covers
+// the largest possible number of tiles.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_GROUPS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_GROUPS_CUH
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-/// Rows [first, end) of `group`; a tile starts at `first`. For rows after the
-/// last group, `group` is the number of groups. Empty if first == end.
+/// Rows [first, end) of `group`, from the start of a tile; empty if first ==
+/// end. For rows after the last group, `group` is the number of groups.
 struct GroupRows {
   int64_t group, first, end;
 
@@ -18,8 +18,8 @@ struct GroupRows {
   }
 };
 
-/// Returns the rows of tile `number`, counted over all groups, with TileRows
-/// rows per tile. A warp checks 32 groups at once; all lanes must call it.
+/// Returns the rows of tile `number`, with TileRows rows per tile. Tiles are
+/// numbered over all groups. All lanes of the warp must call it.
 template <int TileRows>
 QLORA_DEVICE GroupRows groupRowsOf(const void *offsets, int64_t groups,
                                    int64_t rows, int64_t number) {

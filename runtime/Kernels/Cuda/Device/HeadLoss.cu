@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad without their GEMMs, which the host enqueues
-// (HeadChunks.cpp): lists the labelled rows, gathers chunks of them, computes
-// the softmax of their logits, and scatters gradients. Targets were checked
-// when the data was read; an invalid one makes the loss NaN.
+// head_loss and head_loss_grad without GEMMs, which the host enqueues
+// (HeadChunks.cpp). The kernels list the labelled rows, gather chunks of them,
+// compute the softmax of their logits, and scatter gradients. Targets were
+// checked when the data was read; an invalid target makes the loss NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
 // Labelled rows --------------------------------------------------------------
 
-/// One block. Buffers: targets, labelled, correct or null. Constant: rows.
-/// labelled := the labelled rows in order, then -1; correct := 0.
+/// Writes the labelled rows in order, then -1, to `labelled`; sets `correct` to
+/// 0. One block. Buffers: targets, labelled, correct or null. Constant: rows.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_labelled(const __grid_constant__ qlora_cuda_args args) {
   __shared__ int32_t counts[kHeadThreads];
@@ -38,7 +38,7 @@ qlora_head_labelled(const __grid_constant__ qlora_cuda_args args) {
     qlora_store_i32(args.buffers[1], rest, -1);
 }
 
-/// One block per row of the chunk. Buffers: hidden, labelled, gathered.
+/// Gathers a chunk; one block per row. Buffers: hidden, labelled, gathered.
 /// Constants: the chunk's first row, columns, the stride of hidden.
 template <typename From, typename To>
 QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
@@ -72,8 +72,8 @@ QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
   qlora_copy_row<From, To>(from, to, columns);
 }
 
-/// One block per row: zeros a row without a label. Buffers: targets, dhidden.
-/// Constants: columns, the stride of dhidden.
+/// Zeros the rows without a label; one block per row. Buffers: targets,
+/// dhidden. Constants: columns, the stride of dhidden.
 template <typename T> QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
   const int64_t row = blockIdx.x;
   if (qlora_load_i32(args.buffers[0], row) != kNoTarget)
@@ -95,8 +95,8 @@ QLORA_HEAD_ROWS(qlora_head_clear_bf16, clearRow<qlora_bf16>)
 
 // Logits ----------------------------------------------------------------------
 
-/// One block per row: logits z become cap * tanh(z / cap). Buffer: logits f32.
-/// Constants: vocab, the bits of cap.
+/// Replaces logits z by cap * tanh(z / cap); one block per row. Buffer: logits
+/// f32. Constants: vocab, the bits of cap.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
   const int64_t vocab = args.constants[0];
@@ -108,8 +108,8 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
 
 // Replaced logits ------------------------------------------------------------
 
-/// One block per row of the chunk. Calls each(index in columns, token id).
-/// Constants: the chunk's first row, vocab, the number of replaced logits.
+/// Calls each(index in columns, token id) for the replaced logits of this
+/// block's row. Constants: the chunk's first row, vocab, replaced logits a row.
 template <typename Each>
 QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
   const int64_t row =
@@ -133,7 +133,7 @@ QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
 }
 
 /// Moves the gradient of replaced logits from the logits to dcolumns. Buffers:
-/// logits, narrowed in their rows, labelled, dcolumns, words.
+/// logits, overwritten by their gradient, labelled, dcolumns, words.
 template <typename Gradient, typename Columns>
 QLORA_DEVICE void takeGradient(const qlora_cuda_args &args) {
   float *row = qlora_at<float>(args.buffers[0], blockIdx.x * args.constants[1]);
@@ -153,7 +153,7 @@ QLORA_HEAD_ROWS(qlora_head_take_bf16_bf16, takeGradient<qlora_bf16, qlora_bf16>)
 // Loss and gradient -----------------------------------------------------------
 
 /// Overwrites a row's logits with their gradient: softmax, minus 1 at the
-/// target, times the slope of the cap; zeros if there is no target.
+/// target, times the derivative of the cap. Writes zeros without a target.
 template <typename Gradient>
 QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                                 int32_t target, float logit, float lse,
@@ -171,9 +171,9 @@ QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                     (headExp(logit - lse) - 1.0f) * headSlope(logit, inverse));
 }
 
-/// One block per row of the chunk. Buffers: logits f32 [chunk, vocab], targets,
-/// labelled, row losses f64 in the order of labelled, correct. Constants: the
-/// chunk's first row, vocab, the bits of cap.
+/// Computes a row's loss; one block per row. Buffers: logits f32 [chunk,
+/// vocab], targets, labelled, losses f64 in the order of `labelled`, correct.
+/// Constants: the chunk's first row, vocab, the bits of cap.
 template <typename Gradient>
 QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   const int64_t vocab = args.constants[1];
@@ -212,9 +212,9 @@ QLORA_HEAD_ROWS(qlora_head_loss_rows, headRow<HeadNoGradient>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_f32, headRow<HeadGradientF32>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_bf16, headRow<HeadGradientBF16>)
 
-/// One block per sequence: its loss and count. Buffers: row losses, labelled,
-/// loss, count. Constants: rows, the number of computed entries of labelled,
-/// rows of a sequence. A labelled row that was not computed makes the loss NaN.
+/// Sums a sequence's losses; one block per sequence. Buffers: row losses,
+/// labelled, loss, count. Constants: rows, computed entries of `labelled`, rows
+/// per sequence. A labelled row that was not computed makes the loss NaN.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_loss_sum(const __grid_constant__ qlora_cuda_args args) {
   double loss = 0, count = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// head_part without its GEMMs, which the host enqueues (HeadChunks.cpp), and
-// head_merge. An invalid target, or a labelled row that was not computed, gives
-// a state of NaN and makes the loss NaN.
+// head_merge, and head_part without GEMMs, which the host enqueues
+// (HeadChunks.cpp). An invalid target, or a labelled row that was not computed,
+// makes its state and the loss NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
 constexpr uint32_t kNotANumber = 0x7fc00000u, kMinusInfinity = 0xff800000u;
 
-/// The state of a row's logits over a vocabulary shard, an element of states.
+/// The softmax state of a row's logits in one vocabulary shard.
 struct HeadState {
   float most;
   float sum;
@@ -31,7 +31,7 @@ QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
 }
 
 /// Initializes states, one thread per row: 0 for rows without a label, NaN for
-/// rows still to compute. Buffers: targets, states. Constant: rows.
+/// rows that are not computed yet. Buffers: targets, states. Constant: rows.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
@@ -42,8 +42,8 @@ qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   storeState({number, number, number, number}, args.buffers[1], row);
 }
 
-/// Overwrites the logits with e^(logit - most), times the slope of the cap; 0
-/// for the target and after the last token. `target`: -1 if not in the shard.
+/// Overwrites the logits with e^(logit - most) times the derivative of the cap;
+/// 0 for the target and after the last token. `target`: -1 if not in the shard.
 template <typename Gradient>
 QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
                                bool isWide, int64_t target, float most,
@@ -59,8 +59,8 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
     Gradient::store(factors, target, 0.0f);
 }
 
-/// Returns the state of a row. The shard's tokens start at `first`. `target` is
-/// -1 if another shard has it.
+/// Returns the state of a row. `first` is the shard's first token id. `target`
+/// is -1 if another shard has it.
 QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
                                  int64_t words, bool isWide, int64_t target) {
   HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
@@ -76,9 +76,9 @@ QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
   return state;
 }
 
-/// One block per row of the chunk. Buffers: logits f32 [chunk, piece], targets,
-/// labelled, states. Constants: the chunk's first row, piece, vocab, the bits
-/// of cap.
+/// Computes a row's state; one block per row of the chunk. Buffers: logits f32
+/// [chunk, piece], targets, labelled, states. Constants: the chunk's first row,
+/// piece, vocab, the bits of cap.
 template <typename Gradient>
 QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
   const int64_t piece = args.constants[1], vocab = args.constants[2];
@@ -115,7 +115,6 @@ QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
 
 // Merging --------------------------------------------------------------------
 
-/// The constants of head_merge.
 struct HeadMerge {
   int64_t rows, columns, vocab, piece, shards, stride, lines, own, shard;
   float cap;
@@ -164,9 +163,9 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   return merged;
 }
 
-/// One thread per row. Buffers: states, targets, correct, losses f64 of the
-/// rank's rows, factors f32 [rows, 2] or null: one for the rank's gradient, one
-/// for the target's row of w.
+/// Merges a row's states; one thread per row. Buffers: states, targets,
+/// correct, losses f64 of the rank's rows, factors f32 [rows, 2] or null. The
+/// factors are for the rank's gradient and for the target's row of w.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);
@@ -199,8 +198,8 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
                headSlope(merged.target, inverse);
 }
 
-/// One block per sequence: loss and count of its labelled rows. Buffers:
-/// targets, losses, loss, count.
+/// Sums loss and count of a sequence's labelled rows; one block per sequence.
+/// Buffers: targets, losses, loss, count.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);
@@ -224,8 +223,8 @@ qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
   qlora_store_f32(args.buffers[3], blockIdx.x, float(count));
 }
 
-/// One block per row. Buffers: targets, gradient, w, factors, output, which may
-/// be gradient.
+/// Finishes a row of dhidden; one block per row. Buffers: targets, gradient, w,
+/// factors, output. The output may be gradient.
 template <typename W, typename Out>
 QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
   const HeadMerge merge(args);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of logits of the LM head: their softmax, and the values that overwrite
-// them for the gradient's GEMMs. One block per row.
+// Softmax of rows of the LM head's logits, one block per row. For a gradient,
+// the result overwrites the logits, and the GEMMs read it.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_HEADROWS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_HEADROWS_CUH
@@ -15,10 +15,10 @@ constexpr int32_t kNoTarget = -100;
 #define QLORA_HEAD_ROWS(Symbol, ...)                                           \
   QLORA_CUDA_SYMBOL(kHeadThreads, Symbol, __VA_ARGS__)
 
-// A block reads a row once, for its largest logit and the sum of exponentials
-// relative to the largest logit so far. For a gradient, the block reads the row
-// again and overwrites it. A thread has kHeadTokens logits at a time, in
-// vectors of four if rows are aligned to 16 bytes.
+// A block reads a row once to compute its largest logit and its sum of
+// exponentials, relative to the largest logit so far. For a gradient, it reads
+// the row again and overwrites it. A thread loads kHeadTokens logits at a time,
+// in vectors of four if rows are aligned to 16 bytes.
 
 constexpr int kHeadTokens = 16;
 /// Number of logits that the block processes at a time.
@@ -27,14 +27,14 @@ constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadTokens;
 struct HeadTokens {
   float value[kHeadTokens];
 
-  /// Returns the place of a thread's logit i in a step of kHeadStep logits.
+  /// Returns the index of a thread's logit i within kHeadStep logits.
   template <bool kWide> QLORA_DEVICE int word(int i) {
     const int thread = int(threadIdx.x);
     return kWide ? (i / 4 * kHeadThreads + thread) * 4 + i % 4
                  : i * kHeadThreads + thread;
   }
 
-  /// Loads logits from `begin` on; positions past the end get `beyond`.
+  /// Loads logits from `begin` on; positions from vocab on get `beyond`.
   template <bool kWide>
   QLORA_DEVICE HeadTokens load(const float *row, int64_t begin, int64_t vocab,
                                float beyond) {
@@ -59,11 +59,11 @@ struct HeadTokens {
   }
 };
 
-/// e^x for x <= 0 with relative error 2^-22 + |x| 2^-23; 0 below -87.
+/// Returns e^x for x <= 0; relative error 2^-22 + |x| 2^-23; 0 below -87.
 QLORA_DEVICE float headExp(float x) { return qlora_exp2(x * 1.44269504f); }
 
 /// The largest logit `most`, its first index `word` (as in torch.argmax), and
-/// the sum of e^(logit - base). `base` is `most`, but finite.
+/// `sum` of e^(logit - base). `base` is `most`, or -FLT_MAX if `most` is -inf.
 struct HeadSoftmax {
   float most = qlora_from_bits(0xff800000u);
   int32_t word = 0x7fffffff;
@@ -105,7 +105,7 @@ struct HeadSoftmax {
   }
 };
 
-/// Result for a row, in every thread; `sum` is over all threads, in f64.
+/// Softmax state of a row, in every thread; `sum` is over all threads, in f64.
 struct HeadRow {
   int32_t word;
   float base;
@@ -142,14 +142,14 @@ QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
   return reduceSoftmax(softmax);
 }
 
-/// Returns the derivative of a capped logit by the uncapped logit. `inverse` is
-/// 1 / cap, or 0 without a cap.
+/// Returns the derivative of a capped logit with respect to the uncapped logit.
+/// `inverse` is 1 / cap, or 0 without a cap.
 QLORA_DEVICE float headSlope(float logit, float inverse) {
   const float t = logit * inverse;
   return 1.0f - t * t;
 }
 
-/// Types of the logits' gradient: none, f32 or bf16.
+/// Types of the logits' gradient: none, f32, bf16.
 struct HeadNoGradient {
   static constexpr bool kExists = false;
 };
@@ -160,9 +160,9 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// logits := softmax times the slope of the cap, rounded to Gradient in place.
-/// All threads must have read the positions that a step writes. After a barrier
-/// this holds until the number of read positions doubles, so barriers are rare.
+/// Replaces logits in place by softmax times the derivative of the cap, rounded
+/// to Gradient. All threads must read a logit before it is overwritten.
+/// bf16 results take half the bytes, so a barrier at every doubling is enough.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
                                float inverse) {

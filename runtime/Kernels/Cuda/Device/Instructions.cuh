@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Scalar functions with a GPU instruction, since sm_80. Those with an error
-// bound are not correctly rounded, but give the same result for an argument in
+// Scalar functions that are one GPU instruction since sm_80. Functions with an
+// error bound are not correctly rounded, but are deterministic and the same in
 // every kernel. They treat subnormals as zero.
 //
-// On the host, the tests' platform defines the functions with a bound, with the
-// largest allowed error (tests/cuda/HostCuda.h), and conversions use host code.
+// On the host, tests/cuda/HostCuda.h defines the functions with a bound, with
+// the largest allowed error, and conversions use host code.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH
@@ -20,15 +20,15 @@
     asm(Text " %0, %1;" : Out(y) : In(x));                                     \
     return y;                                                                  \
   }
-/// 2^x, relative error 2^-22; 0 below -126.
+/// Returns 2^x with relative error 2^-22; 0 for x below -126.
 QLORA_INSTRUCTION(float, qlora_exp2, float, "ex2.approx.ftz.f32", "=f", "f")
-/// 1 / x, relative error 2^-23; 0 above 2^126.
+/// Returns 1 / x with relative error 2^-23; 0 for x above 2^126.
 QLORA_INSTRUCTION(float, qlora_reciprocal, float, "rcp.approx.ftz.f32", "=f",
                   "f")
-/// 1 / sqrt(x), relative error 2^-22.9; NaN below zero.
+/// Returns 1 / sqrt(x) with relative error 2^-22.9; NaN for x below zero.
 QLORA_INSTRUCTION(float, qlora_inverse_root, float, "rsqrt.approx.ftz.f32",
                   "=f", "f")
-/// Converts f16 to f32, which is exact.
+/// Converts f16 to f32, exactly.
 QLORA_INSTRUCTION(float, qlora_widen_f16, uint16_t, "cvt.f32.f16", "=f", "h")
 /// Round to nearest, ties to even; a NaN becomes 0x7fff.
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_f16, float, "cvt.rn.f16.f32", "=h",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul (Math/Int8Matmul.h). Buffers are those of the op in Kernels.def.
-// Constants: the op's, then byte offsets of codes, scales and marks in the
-// workspace, and of W's scales in W.
+// int8_matmul (Math/Int8Matmul.h). Kernels.def lists buffers and constants.
+// More constants follow: the byte offsets of codes, scales and outlier marks in
+// the workspace, and the byte offset of W's scales in W.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/Int8Matmul.h"
@@ -76,8 +76,8 @@ template <typename A> QLORA_DEVICE void roundRow(const qlora_cuda_args &args) {
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_f32, roundRow<qlora_f32>)
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_bf16, roundRow<qlora_bf16>)
 
-/// Rows and columns of a tile of c, and the depth of a step. Matmul.cpp
-/// computes the grid from it. A thread computes kInt8Sums elements of c.
+/// Rows and columns of a tile of c, and the depth per step. Matmul.cpp computes
+/// the grid from it. A thread computes kInt8Sums elements of c.
 constexpr int kInt8Tile = 32;
 constexpr int kInt8Sums = kInt8Tile * kInt8Tile / kInt8Threads;
 constexpr int kInt8Lines = kInt8Threads / kInt8Tile;
@@ -87,7 +87,7 @@ struct Int8Tiles {
   int32_t marks[kInt8Tile];
 };
 
-/// Adds the product of an outlier column: unrounded a times decoded W.
+/// Adds the contribution of an outlier column: unrounded a times decoded W.
 template <typename A>
 QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
                              int64_t row, int64_t column, int64_t at,

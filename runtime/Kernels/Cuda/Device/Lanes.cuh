@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Adjacent columns of a row that a thread loads and stores at once; also used
-// by generated kernels. N is 1, 2, 4, 8 or 16. An address must be aligned to N
-// elements or to 16 bytes, whichever is less. Loads convert to f32; stores
-// round as the store of one element does (Rows.h).
+// Vector loads and stores of N adjacent columns by one thread; also used by
+// generated kernels. N is 1, 2, 4, 8 or 16. An address must be aligned to N
+// elements or 16 bytes, whichever is less. Loads convert to f32. Stores round
+// like single stores (Rows.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
@@ -16,11 +16,11 @@ template <int N> struct qlora_lanes {
   __device__ float operator[](int lane) const { return value[lane]; }
 };
 
-/// The widest word type for an access of `Bytes` bytes.
+/// The widest word type for an access of `Bytes` bytes: 16 or 32 bits.
 template <int Bytes> struct qlora_word { using type = uint32_t; };
 template <> struct qlora_word<2> { using type = uint16_t; };
 
-/// N elements of type T as accesses of at most 16 bytes.
+/// N adjacent elements of type T, accessed in words of at most 16 bytes.
 template <typename T, int N> struct qlora_packed {
   static constexpr int kBytes = N * int(sizeof(T));
   static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
@@ -35,7 +35,7 @@ template <typename T, int N> struct qlora_packed {
   };
 };
 
-/// Two 16-bit elements of a word, the first in its low half.
+/// A word's two 16-bit elements, converted; `low` is the first.
 struct qlora_pair {
   float low, high;
 };
@@ -101,7 +101,7 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
 }
 
 /// Random words of qlora_uniform (Math/Philox.h) for N columns. The first
-/// column is a multiple of N. Four adjacent columns are drawn at once.
+/// column must be a multiple of N. One Philox call gives four columns.
 template <int N> struct qlora_draws { uint32_t word[N]; };
 template <int N>
 QLORA_DEVICE qlora_draws<N> qlora_draw(uint64_t seed, uint64_t micro_batch,
@@ -145,18 +145,18 @@ QLORA_LANES(i8)
 
 // Rows ------------------------------------------------------------------------
 //
-// Loops over a row by all threads of a block, 8 elements at a time if rows are
-// aligned to 16 bytes.
+// All threads of a block loop over a row, in groups of 8 elements if its
+// address is aligned to 16 bytes.
 
-/// Adjacent elements of one thread.
+/// Adjacent elements that a thread accesses at once.
 constexpr int kQloraRowLanes = 8;
 
 QLORA_DEVICE bool qlora_is_vector(const void *p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
-/// Calls whole(i) for groups of 8 columns from i on if `wide`, and single(i)
-/// for the remaining columns.
+/// If `wide`, calls whole(i) for each complete group of 8 columns. Calls
+/// single(i) for all remaining columns.
 template <typename Whole, typename Single>
 QLORA_DEVICE void qlora_for_row(int64_t columns, bool wide, Whole whole,
                                 Single single) {
@@ -170,7 +170,7 @@ QLORA_DEVICE void qlora_for_row(int64_t columns, bool wide, Whole whole,
     single(i);
 }
 
-/// to := from, converted.
+/// Copies a row, converting elements.
 template <typename From, typename To>
 QLORA_DEVICE void qlora_copy_row(const typename From::storage *from,
                                  typename To::storage *to, int64_t columns) {

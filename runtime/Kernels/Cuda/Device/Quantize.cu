@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // quantize and quantize_scales, with the arithmetic of Math/NF4Quantize.h.
-// Bytes equal the CPU's. Kernels.def has buffers and constants.
+// Bytes equal those of the CPU. Kernels.def lists buffers and constants.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/NF4Quantize.h"
@@ -27,9 +27,9 @@ QLORA_DEVICE uint32_t codeOf(float value) {
   return code;
 }
 
-/// Quantizes a block of the format, `count` elements from `first` on, with one
-/// warp, and returns the block's scale. A byte holds two elements, the first in
-/// the high half. If `count` is odd, the last low half is the code of zero.
+/// Quantizes one block of the format with one warp: `count` elements from
+/// `first` on. Returns the block's scale. A byte's high half is the first of
+/// two elements. If `count` is odd, the last low half is the code of zero.
 template <typename In>
 QLORA_DEVICE float quantizeBlock(const void *x, int64_t first, int64_t count,
                                  bool isWhole, uint8_t *packed) {
@@ -97,7 +97,7 @@ qlora_quantize_offset(const __grid_constant__ qlora_cuda_args args) {
     qlora_store_f32(args.buffers[4], 0, qlora::nf4Offset(partials[0], blocks));
 }
 
-/// Quantizes a run of 256 scales in each thread block.
+/// Quantizes, in each thread block, 256 scales that share a nestedAbsmax.
 QLORA_CUDA_KERNEL(kQuantizeThreads)
 qlora_quantize_scales(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float map[qlora::kNF4MapEntries];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Single passes over rows: conversion and copy with other strides, accumulate,
-// column_sum, embedding, embedding_grad, clip_norm, length. Kernels.def has
-// buffers and constants; convert uses those of copy_rows.
+// column_sum, embedding, embedding_grad, clip_norm, length. Kernels.def lists
+// buffers and constants; conversion has the constants of copy_rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
@@ -33,8 +33,8 @@ template <typename X, typename Y> struct RowWalk {
     return (begins | (rows == 1 ? 0 : strides)) % 16 == 0;
   }
 
-  /// Calls whole(x, y) for this block's groups, and single(x, y) for each
-  /// element of groups that are partial or unaligned. Adjacent threads have
+  /// Calls whole(x, y) for each complete, aligned group of this block, and
+  /// single(x, y) for each element of its other groups. Adjacent threads have
   /// adjacent groups.
   template <typename Whole, typename Single>
   __device__ void forEach(Whole whole, Single single) const {
@@ -130,8 +130,8 @@ QLORA_ACCUMULATE(f32, bf16)
 QLORA_ACCUMULATE(bf16, f32)
 QLORA_ACCUMULATE(bf16, bf16)
 
-/// A block sums a range of rows for each of 256 columns. Constants: rows,
-/// columns, ldx, the number of partial sums.
+/// A block sums one range of rows in each of 256 columns. Constants: rows,
+/// columns, ldx, the number of ranges (partial sums) per column.
 template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
   const int64_t rows = args.constants[0], columns = args.constants[1];
   const int64_t ldx = args.constants[2], partials = args.constants[3];
@@ -168,7 +168,6 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
 // Token ids were checked when the data was read. An invalid id gives a row of
 // NaN, so that the loss is NaN, and adds no gradient.
 
-/// One block per row of out.
 template <typename W, typename Out>
 QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
   const int64_t columns = args.constants[1], vocab = args.constants[2];
@@ -202,7 +201,7 @@ QLORA_EMBEDDING(bf16, bf16)
 QLORA_EMBEDDING(f16, f32)
 QLORA_EMBEDDING(f16, bf16)
 
-/// Whether an earlier row has the same id; all threads get the same result.
+/// Whether an earlier row has the same id. The result is equal in all threads.
 QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
   int found = 0;
   for (int64_t other = threadIdx.x; other < row; other += kRowThreads)
@@ -211,7 +210,7 @@ QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
 }
 
 /// One block per row. The block of an id's first row adds all rows with that
-/// id, in order, like a single thread would.
+/// id, in the order of a single thread.
 template <typename DOut>
 QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
                                 unsigned (&matches)[kRowThreads / 32]) {
@@ -256,12 +255,12 @@ qlora_embedding_grad_bf16(const __grid_constant__ qlora_cuda_args args) {
 
 // Norm of the gradient -------------------------------------------------------
 //
-// clip_norm: norm of the gradient divided by the label count, and the factor
-// for AdamW, from a fixed number of partial sums in f64. length: norm of x, a
-// rank's shards. The number of partial sums follows the op's constants.
+// clip_norm: the norm of the gradient divided by the label count, and the
+// factor that AdamW applies. length: the norm of one rank's shard x. The last
+// constant is the number of f64 partial sums, which does not depend on the GPU.
 
-/// Block i sums the squares of the i-th of `partials` equal ranges of `count`
-/// elements of x from `first` on.
+/// Splits `count` elements of x, from `first` on, into `partials` equal ranges.
+/// Block i sums the squares of range i.
 QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
                                 int64_t partials, void *sums) {
   const int64_t index = blockIdx.x, end = count * (index + 1) / partials;
@@ -276,7 +275,7 @@ QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
     *qlora_at<double>(sums, index) = sum;
 }
 
-/// Returns the sum of all partial sums. All threads of one block call it.
+/// Returns the sum of all partial sums. All threads of the block must call it.
 QLORA_DEVICE double sumOfParts(void *sums, int64_t partials) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
@@ -311,7 +310,7 @@ QLORA_DEVICE float clipScale(double norm, float count, float loss,
   return float((factor < 1.0 ? factor : 1.0) / count);
 }
 
-/// Computes norm and scale from the partial sums, with one block.
+/// Computes the norm and the factor from the partial sums, with one block.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
   double sum = sumOfParts(args.buffers[4], args.constants[3]);
@@ -329,7 +328,7 @@ qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
                             args.step->max_grad_norm));
 }
 
-/// Computes the length from the partial sums, with one block.
+/// Computes the norm from the partial sums, with one block.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_length_finish(const __grid_constant__ qlora_cuda_args args) {
   const double sum = sumOfParts(args.buffers[2], args.constants[1]);

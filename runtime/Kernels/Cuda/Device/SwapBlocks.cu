@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
 // swap_blocks: loops over out, which is dense, and reads each word from x.
-// Buffers and constants are those of the op in Kernels.def.
+// Kernels.def lists buffers and constants.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 constexpr int kSwapThreads = 256;
-/// Number of 16-byte words that a thread copies (grid: RowKernels.cpp).
+/// 16-byte words per thread; RowKernels.cpp computes the grid from it.
 constexpr int kSwapWords = 4;
 
-/// x as [first, second, run], in rows of `columns` with gaps of `gap`, all
-/// counted in words. A word lies within one run and one row. Index has 32 bits
-/// if possible, because a 64-bit division is about 20 times slower.
+/// Geometry of x as [first, second, run], in words. x has rows of `columns`
+/// words with `gap` words between rows. A word lies in one run and one row.
+/// Index has 32 bits if possible: 64-bit division is about 20 times slower.
 template <typename Index> struct SwappedBlocks {
   Index columns, first, second, run;
   int64_t gap;
@@ -25,7 +25,7 @@ template <typename Index> struct SwappedBlocks {
   }
 };
 
-/// Copies this block's words of out. Adjacent threads have adjacent words.
+/// Copies this block's words of out. Adjacent threads copy adjacent words.
 template <typename Index, typename Word>
 QLORA_DEVICE void swapWords(const qlora_cuda_args &args, int64_t count,
                             int64_t gap, int64_t ofWord) {
@@ -54,8 +54,8 @@ QLORA_DEVICE void swapWordsOf(const qlora_cuda_args &args, int64_t gap,
     swapWords<uint64_t, Word>(args, count, gap, ofWord);
 }
 
-/// Uses 16-byte words if all runs, in x and in out, and all rows are aligned to
-/// them; otherwise single elements.
+/// Copies 16-byte words if all runs of x and out, and all rows, are aligned to
+/// 16 bytes. Otherwise copies single elements.
 template <typename Element>
 QLORA_DEVICE void swapBlocks(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

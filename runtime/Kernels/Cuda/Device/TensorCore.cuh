@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Tensor core operations of a warp, since sm_80: bf16 matmuls with f32 sums,
-// operand loads from shared memory, and asynchronous copies.
+// Tensor core operations of a warp, for sm_80 and later: bf16 matmuls with f32
+// sums, operand loads from shared memory, and asynchronous copies.
 //
 // Each function is one PTX instruction. All 32 lanes of a warp must call
-// matmuls and matrix loads together. Layouts are those of the PTX ISA, "Matrix
+// matmuls and matrix loads together. The layouts are from the PTX ISA, "Matrix
 // Fragments for mma.m16n8k16 with floating point type" and "ldmatrix". With g =
-// lane / 4 and t = lane % 4 a lane has
+// lane / 4 and t = lane % 4, a lane has these elements (row, column):
 //
 //   A [16, 16]   word 0: (g, 2t), (g, 2t + 1)      word 1: row g + 8
 //                word 2: (g, 2t + 8), (g, 2t + 9)  word 3: row g + 8
 //   B [16, 8]    word 0: (2t, g), (2t + 1, g)      word 1: rows 2t + 8, 2t + 9
 //   C [16, 8]    value 0, 1: (g, 2t), (g, 2t + 1)  value 2, 3: row g + 8
 //
-// The first of two bf16 is in the low half of a word. So two adjacent C,
-// rounded, form the A of a next matmul whose depth is C's columns.
+// A word's low half is the first of its two bf16. So two adjacent C, rounded to
+// bf16, are the A of a next matmul whose depth is C's columns.
 //
 // On the host, the tests' platform defines the instructions
 // (tests/cuda/HostTensorCore.h).
@@ -31,9 +31,9 @@ struct qlora_sums {
 
 #ifdef __NVCC__
 
-/// Returns `value`, but hides from the compiler that it is unchanged, so code
-/// that depends on it is not moved. Otherwise all addresses of an unrolled loop
-/// are computed before the surrounding loop, and each occupies a register.
+/// Returns `value`, but hides from the compiler that it is unchanged. Otherwise
+/// the compiler computes all addresses of an unrolled loop before the
+/// surrounding loop, and each address occupies a register.
 QLORA_DEVICE uint32_t qlora_here(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -56,8 +56,8 @@ QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
 }
 
 /// Loads four 8 by 8 bf16 matrices from shared memory. Lane l passes the
-/// address of row l % 8 of matrix l / 8, 16 bytes; word m becomes (g, 2t), (g,
-/// 2t + 1) of matrix m.
+/// address of row l % 8 of matrix l / 8 (16 bytes). Word m of the result has
+/// elements (g, 2t) and (g, 2t + 1) of matrix m.
 QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
   qlora_words m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, "
@@ -69,8 +69,8 @@ QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
   return m;
 }
 
-/// Loads the matrices of qlora_load_matrices transposed: word m becomes (2t,
-/// g), (2t + 1, g) of matrix m.
+/// Like qlora_load_matrices, but transposes the matrices: word m has elements
+/// (2t, g) and (2t + 1, g) of matrix m.
 QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
   qlora_words m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
@@ -96,8 +96,8 @@ QLORA_DEVICE void qlora_commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/// Waits for this thread's groups, except the last `Pending`. After a barrier
-/// the copies of all threads are visible.
+/// Waits for all of this thread's groups, except the last `Pending` groups.
+/// After a barrier, the copies of all threads are visible.
 template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }

@@ -7,11 +7,11 @@
 
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
-/// Rows of Width bf16 values, in 16-byte words. Word w of row r is stored at w
-/// ^ (r % 8), so the eight rows of a matrix, which are accessed together, are
-/// in different banks. (Padding would need more than the 48 KiB that a block
-/// has by default.) The tile is aligned to a row, so an exclusive or gives the
-/// address of another word of the row.
+/// Rows of Width bf16 values, in words of 16 bytes. Word w of row r is stored
+/// at w ^ (r % 8). So the words that eight rows load together are in different
+/// banks. Padding rows instead would exceed the 48 KiB that a block has by
+/// default. The tile is aligned to a row, so an exclusive or of an address
+/// gives the address of another word of the row.
 template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   static constexpr int kWords = Width / 8;
   qlora_words words[Rows][kWords];
@@ -19,9 +19,9 @@ template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   __device__ qlora_words &at(int row, int word) {
     return words[row][word ^ (row % 8)];
   }
-  /// Returns the calling lane's address for loading the matrices of 16 rows
-  /// from `row` on: the lane's row and half of the first 16 dimensions. Words
-  /// from 2 k on are at this address ^ 32 k.
+  /// Returns the address that the calling lane passes to load 16 rows by 16
+  /// dimensions from `row` on. An exclusive or with 32 k gives the address for
+  /// the 16 dimensions from 16 k on.
   __device__ qlora_shared laneRow(int row) const {
     const int lane = int(threadIdx.x) % kQloraWarp;
     return qlora_shared_address(

@@ -6,7 +6,7 @@
 // exchange host data, never at the same time as run().
 //
 // CPU ranks use RingCollectives. GPUs use NCCL (Cuda/NcclCollectives.h); their
-// host processes also form a ring, to find each other and to notice lost ranks.
+// host processes also form a ring, to find each other and to detect lost ranks.
 
 #ifndef QLORA_RUNTIME_DEVICE_COLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_COLLECTIVES_H
@@ -62,8 +62,9 @@ public:
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Blocks until this rank may use the operands again. Sums have one fixed
-  /// order, so all ranks get the same bits. kAborted if another rank failed.
+  /// Runs a collective; blocks until this rank may use the operands again. Sums
+  /// have one fixed order, so all ranks get the same bits. Returns kAborted if
+  /// another rank failed.
   virtual Status run(const CollectiveCall &call) = 0;
   /// Returns the texts of all ranks in rank order; each may have any length.
   /// Blocks until every rank has called allGather().

@@ -6,7 +6,7 @@
 //
 // Times are nanoseconds of the host's steady clock, whatever clock the driver
 // reads. RECORD commands take no time and are not timed. The time of a WAIT is
-// the time that its queue waited.
+// how long its queue waited.
 
 #ifndef QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
 #define QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
@@ -20,7 +20,6 @@
 
 namespace qlora {
 
-/// A command that has run.
 struct TimedCommand {
   uint32_t command = 0;       ///< index into the module's commands
   uint32_t entry = 0;         ///< index into the module's entries
@@ -35,7 +34,7 @@ inline int64_t steadyNanoseconds() {
 }
 
 /// The interface that a driver implements. Called from the device's thread, in
-/// the order of the device's calls. The device returns a timer's error.
+/// the order of the device's calls. The device returns errors of its timer.
 class CommandTimer {
 public:
   virtual ~CommandTimer() = default;

@@ -157,7 +157,7 @@ Status Device::begin(const qlora_entry &entry,
   step.line_parts = static_cast<uint32_t>(module->contextRanks());
   step.line_part = numberIn(QLORA_GROUP_CP);
   step.expert_part = numberIn(QLORA_GROUP_EP);
-  // At least 1: kernels divide by it even in entries without sequences.
+  // At least 1, because kernels divide by line_tokens even without sequences.
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
@@ -293,7 +293,7 @@ std::string kernelsText(const LoadedModule &module, const Device &device) {
       if (runs != planned || hasAlternatives(*planned))
         choices.emplace(runs, planned);
     }
-  // Pointers to rows sort like Kernels.def: all rows are in one array.
+  // Row pointers sort in the order of Kernels.def: all rows are in one array.
   std::vector<std::string> names;
   for (const auto &[row, planned] : choices) {
     names.push_back(row->fullName());

@@ -13,7 +13,7 @@
 // different queues. Calls after synchronize() see the results of the entry. A
 // GPU may still be working then, and the host waits in read() and finishRead().
 // An error on any queue is returned when the host waits, or earlier. After an
-// error the device runs nothing more.
+// error the device runs no more commands.
 //
 // Threads. All methods are called from one thread per device. Nothing
 // between begin() and synchronize() allocates.
@@ -184,8 +184,8 @@ public:
 
 protected:
   // Implemented by drivers. Operands are checked and in ABI order.
-  /// Whether collectives run with other ranks. If not, the device only counts
-  /// the ranks (DeviceOptions::ranks).
+  /// Whether other ranks exist. If not, their number comes from
+  /// DeviceOptions::ranks.
   virtual bool hasRanks() const { return true; }
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,

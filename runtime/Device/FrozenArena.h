@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of the frozen weights. If an earlier run has left them in a file
-// (Weights/QuantizedBaseFile.h), filled() maps that file. All ranks and runs of
-// the machine then share its pages, which the system may drop and read again.
-// Otherwise a single rank uses plain anonymous memory, and local CPU ranks
-// share one copy. The first rank creates the copy with
+// The memory of the frozen weights. If an earlier run has written them to a
+// file (Weights/QuantizedBaseFile.h), filled() maps that file. All ranks and
+// runs of the machine then share its pages, which the system may drop and read
+// again. Otherwise a single rank uses plain anonymous memory, and local CPU
+// ranks share one copy. The first rank creates the copy with
 // HostMemory::createShared(), the others open its descriptor, and each rank
 // maps it with fromDescriptor(). The copy has no name, so the system frees it
 // when all ranks have ended, even after a crash.
 //
 // Filling a shared arena: rank r of n fills every n-th parameter
-// (Parameters.h), then all ranks meet in a barrier, then each calls protect().
-// A later write crashes the writing rank and cannot corrupt other ranks.
-// Ranks that hold fsdp shards of the base each have private memory.
+// (Parameters.h), then all ranks wait in a barrier, then each rank calls
+// protect(). A later write crashes the writing rank and cannot corrupt other
+// ranks. Ranks that hold fsdp shards of the base each have private memory.
 
 #ifndef QLORA_RUNTIME_DEVICE_FROZENARENA_H
 #define QLORA_RUNTIME_DEVICE_FROZENARENA_H
@@ -34,7 +34,6 @@ struct FillShare {
 /// Movable; unmapped when destroyed. Page-aligned and zero at first.
 class FrozenArena {
 public:
-  /// Creates an arena of 0 bytes.
   FrozenArena() = default;
   /// Allocates memory private to this process.
   static StatusOr<FrozenArena> anonymous(uint64_t bytes) {

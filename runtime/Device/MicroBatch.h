@@ -31,8 +31,8 @@ struct MicroBatch {
   std::vector<int32_t> targets;
   std::vector<int32_t> positions; ///< inside the segment, from 0
   std::vector<int32_t> segments;  ///< 0: padding
-  /// Whether each sequence is one segment, then padding, in every micro-batch
-  /// of the data and on every rank. Causal attention can then ignore segments.
+  /// Whether, in every micro-batch of every rank, each sequence is one segment
+  /// followed by padding. Then causal attention can ignore segments.
   bool hasOneSegment = false;
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
@@ -86,11 +86,11 @@ struct MicroBatch {
   }
 };
 
-/// A rank's cp shard of each sequence: index and number of equal shards.
+/// A rank's cp shard of each sequence: its index and the number of shards.
 struct SequenceShard {
   int64_t number = 0, count = 1;
 
-  /// Returns the shard's values of `whole`, with `length` values per sequence.
+  /// Returns the shard's values of `whole`, which has `length` per sequence.
   std::vector<int32_t> cut(const std::vector<int32_t> &whole,
                            int64_t length) const {
     std::vector<int32_t> part;

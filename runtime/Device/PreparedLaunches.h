@@ -33,8 +33,8 @@ LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
 std::vector<void *> operandAddresses(std::span<const qlora_operand> operands,
                                      std::span<uint8_t *const> arenaBases);
 
-/// Returns the planned row and later rows of the same op and target, without
-/// the reference. If `references` names the op, returns only its reference.
+/// Returns the planned row and later rows of the same op and target, except the
+/// reference row. If `references` names the op, returns only the reference row.
 std::vector<const KernelRow *>
 candidateRows(const KernelRow &planned,
               std::span<const std::string> references = {});

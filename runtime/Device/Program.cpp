@@ -74,8 +74,8 @@ static bool isOneSegmentALine(const MicroBatch &batch) {
   return true;
 }
 
-/// Returns the prompt tokens of sequences with chosen answers (the first half
-/// of the batch). Their loss includes the prompts in addition to the targets.
+/// Returns targets for the prompts of sequences with chosen answers (the first
+/// half of the batch): their loss includes prompts as well as answers.
 static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
   std::vector<int32_t> prompts(batch.ids.size(), kNoLabel);
   for (int64_t i = 0; i + 1 < batch.batch / 2 * batch.length; ++i)
@@ -218,8 +218,9 @@ StatusOr<LossSums> Program::finishSums() {
                  (read.isOfSequences() ? module.contextRanks() : 1);
 }
 
-/// Returns the number of labelled rows among this rank's tokens, or an upper
-/// bound, because all labels of a sequence may be in one cp shard.
+/// Returns the number of labelled rows among this rank's tokens. With
+/// `mostLabels` it is an upper bound: one cp shard may have all labels of a
+/// sequence.
 int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
                           std::optional<int64_t> mostLabels) const {
   // Prompt tokens need the LM head too, but `mostLabels` does not count them.

@@ -69,8 +69,8 @@ public:
   /// code reduces over ranks.
   Status readSums(const MicroBatch &batch);
   /// Sets the TRAINABLE arena to the parameter values that are evaluated and
-  /// saved, or back to the values that are trained. Does nothing if the program
-  /// does not distinguish them.
+  /// saved, or back to the values that update() trains. Does nothing if the
+  /// program does not distinguish them.
   Status switchTo(qlora_entry_kind kind, const qlora_step_block &step);
   /// Runs one optimizer step and starts to read its gradient norm.
   Status update(const qlora_step_block &step);

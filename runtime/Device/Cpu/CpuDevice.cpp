@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The CPU as a device, and the reference for other devices. The compute queue
-// runs on the caller's thread with one OpenMP pool, in order with the copy
-// queue's commands. The communication queue has a separate thread
-// (CommunicationQueue.h).
+// The CPU as a device, and the reference for other devices. Commands of the
+// compute and copy queues run in order on the caller's thread, with one OpenMP
+// pool. The communication queue has a separate thread (CommunicationQueue.h).
 
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Device/CommandTimer.h"
@@ -59,7 +58,7 @@ Status CpuTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
   module = &ofDevice;
   ofEntry.entry = static_cast<uint32_t>(&entry - module->entries().data());
   ofEntry.labelledRows = labelledRows;
-  // Reserve space here, because commands of an entry must not allocate.
+  // Reserve memory here, because commands of an entry must not allocate.
   const size_t needed = timed.size() + entry.command_count;
   if (needed > timed.capacity())
     timed.reserve(std::max(needed, 2 * timed.capacity()));
@@ -243,8 +242,8 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
   return prepareQueue();
 }
 
-/// Finds the launches that several runs can share, and writes them, with the
-/// ranges of the base that they read, to sharedOrders.
+/// Finds the launches that several runs can share. Appends each, with the range
+/// of frozen weights that it reads, to sharedOrders.
 void CpuDevice::findShared() {
   isShared.assign(module->commands().size(), false);
   sharedOrders.assign(module->entries().size(), {});

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Schedules the runs of a sweep in one process. They share one base, and each
-// panel of a weight is decoded once for all runs. Each run has its own
-// adapters, optimizer state and activations.
+// Schedules the runs of a sweep in one process. They share one copy of the
+// frozen weights, and each panel of a weight is decoded once for all runs.
+// Adapters, optimizer state and activations are per run.
 //
-// Each run is a thread, and only the thread whose turn it is works. A turn ends
-// when the run reaches an entry. When all runs have reached an entry, one extra
-// thread runs all entries interleaved: each up to its next matmul with a weight
-// that is decoded in panels, then these matmuls together. Each matmul is
-// computed as if alone (LibraryKernel::runTogether), so other runs do not
-// change a run's results. One thread pool runs all loops; a pool per run would
-// have to sleep and wake (releaseThreads).
+// Each run is a thread. Threads take turns: only one works at a time. A turn
+// ends when the run reaches an entry. When all runs have reached an entry, one
+// extra thread runs all entries interleaved: each up to its next matmul with a
+// weight that is decoded in panels, then these matmuls together. Each matmul
+// gives the same bits as if it ran alone (LibraryKernel::runTogether), so other
+// runs do not change a run's results. One thread pool runs all loops: several
+// pools would sleep and wake for every loop (releaseThreads).
 //
 //   entry of run 0   . . . x W0 | . . x W1 | . .
 //   entry of run 1   . . . x W0 | . . x W1 | . .     one decode of W0, of W1
@@ -57,8 +57,8 @@ public:
     products.reserve(runs);
   }
 
-  /// Allocates one workspace of `bytes` for all runs, enough for each. Kernels
-  /// keep nothing in it between commands. Called before the first turn.
+  /// Allocates one workspace for all runs; `bytes` must suffice for each run.
+  /// Kernels keep no data in it between commands. Called before the first turn.
   Status allocateWorkspace(uint64_t bytes) {
     QLORA_ASSIGN_OR_RETURN(shared, HostMemory::anonymous(bytes));
     return Status::ok();

@@ -23,7 +23,7 @@ namespace qlora {
 /// than the host's wait for its event.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
-/// Maximum wait for work to end: first without an abort, then again after one.
+/// Maximum wait for work to end: once before an abort, once after it.
 static constexpr auto kEndBound = std::chrono::seconds(1);
 
 namespace {
@@ -213,8 +213,8 @@ Status CudaDevice::prepareLaunches() {
   return launches.prepare(*module, arenas.bases(), options, prepare, notes);
 }
 
-/// Returns the groups that have collectives in any stage's program: all ranks
-/// must create the same communicators. Each communicator takes device memory.
+/// Returns the groups with collectives in any pipeline stage: all ranks must
+/// create the same communicators. Each communicator takes device memory.
 GroupCollectives CudaDevice::usedGroups() const {
   GroupCollectives used = {};
   for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
@@ -361,8 +361,8 @@ Status CudaDevice::collective(const qlora_command &command) {
 std::vector<ReserveUse> CudaDevice::reserve() const {
   if (!module)
     return {};
-  // If the GPU does not answer, the next entry reports why; keep the latest
-  // measurement until then.
+  // If the measurement fails, use the latest one; the next entry reports why
+  // the GPU fails.
   if (auto now = gpu.memory(); now.isOk())
     measured = *now;
   const uint64_t taken = before.free - std::min(before.free, measured.free);

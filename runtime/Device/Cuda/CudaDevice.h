@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // An NVIDIA GPU as a device. Arenas are in device memory; queues are streams
-// (CudaQueues.h). The first run of an entry's variant is command by command,
-// which loads the libraries' code. The second run is captured, and later runs
-// are one graph launch (CudaGraphs.h). Graphs are not used while a
+// (CudaQueues.h). The first run of an entry's variant enqueues command by
+// command, which loads the libraries' code. The second run is captured; later
+// runs launch the graph (CudaGraphs.h). Graphs are not used while a
 // KernelObserver reads values or commands are timed (CudaTimer.h). The compute
 // stream orders entries, inputs and the step block. The host waits only in
 // reads.
@@ -14,8 +14,8 @@
 // Ranks. One process drives one GPU, index DeviceOptions.ordinal; other
 // processes may drive it too. If a module with collectives is loaded in a group
 // of several ranks, NCCL (NcclCollectives.h) runs the collectives on the
-// communication stream, within the captured graph. From then on no wait of the
-// host exceeds the group's timeout. NCCL requires that all ranks capture such a
+// communication stream, within the captured graph. Then the group's timeout
+// limits each wait of the host. NCCL requires that all ranks capture such a
 // graph together, and that they launch graphs of the same capture. So entries
 // with collectives run command by command if ranks run different entries
 // (Device::begin). The graph is chosen from values that all ranks share: the

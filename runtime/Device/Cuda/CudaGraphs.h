@@ -28,9 +28,9 @@ class CudaGraphs {
 public:
   void create(const CudaDriver &driver, CUstream stream, size_t count);
 
-  /// Begins a run of the graph's work. Launches the graph if it was captured.
-  /// Otherwise the following commands run one by one (in the first run, or if
-  /// `isDirect`) or are captured.
+  /// Begins a run of the graph's work. If `isDirect`, and in the first run, the
+  /// following commands run one by one. Otherwise, they are captured, or the
+  /// graph is launched if it exists.
   Status begin(size_t graph, bool isDirect);
   /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }
@@ -65,9 +65,9 @@ private:
   Mode mode = Mode::kDirect; ///< mode of the current graph
 };
 
-// A captured graph cannot skip work, so there is one graph for 1/4, 2/4, 3/4
-// and 4/4 labelled rows each. Ranks with collectives in an entry get the same
-// labelled_rows, and so choose the same graph.
+// A captured graph cannot skip work, so an entry has four graphs: for at most
+// 1/4, 2/4, 3/4 and 4/4 labelled rows. If an entry has collectives, all ranks
+// get the same labelled_rows, and so choose the same graph.
 
 inline constexpr size_t kLabelShares = 4;
 inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Owners of the driver's objects: each frees its stream, event, module, graph
-// or memory when it is destroyed. Errors of that are ignored: their cause has
-// been reported before.
+// or memory when it is destroyed. Errors of freeing are ignored, because their
+// cause was reported before.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H

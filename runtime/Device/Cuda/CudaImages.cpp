@@ -59,7 +59,7 @@ static std::string listImages(std::span<const qlora_image> images,
 }
 
 /// Returns the error for a driver that cannot load `image`. `made` is the CUDA
-/// version of the image's compiler, `there` the driver's.
+/// version of the image's compiler, `there` that of the driver.
 static Status driverTooOld(const qlora_image &image, uint32_t arch,
                            uint32_t made, uint32_t there) {
   const bool isPtx = image.kind == QLORA_IMAGE_PTX;
@@ -91,13 +91,13 @@ static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
   CUmodule loaded = nullptr;
   CUresult result = 0;
   if (image.kind == QLORA_IMAGE_PTX) {
-    // The driver reads the text up to a zero byte, which the table may lack.
+    // The driver reads PTX up to a zero byte, which the image may lack.
     const std::string text(image.bytes, image.bytes + image.size);
     result = driver.moduleLoadData(&loaded, text.c_str());
   } else {
     result = driver.moduleLoadData(&loaded, image.bytes);
   }
-  // Not every CUDA version raises the PTX version: only the driver can tell
+  // Not every CUDA release has a new PTX version, so only the driver can decide
   // whether the PTX is too new.
   if (result == kCudaUnsupportedPtx && made > there)
     return driverTooOld(image, arch, made, there);

@@ -24,14 +24,14 @@ namespace qlora {
 using QueueUse = std::array<bool, QLORA_QUEUE_COUNT>;
 QueueUse queuesOf(std::span<const qlora_command> commands);
 
-/// Watches work that the host waits for and that may never end: a collective
-/// whose other ranks are gone.
+/// Watches the host's waits for work that may never end: a collective whose
+/// other ranks are gone.
 class HostWatch {
 public:
   virtual ~HostWatch() = default;
   /// Called repeatedly during a wait; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
-  /// Called after work has ended without a GPU error. Looks for other errors.
+  /// Called after work has ended without a GPU error. Checks for other errors.
   virtual Status confirm() = 0;
   /// Called after work failed. Returns kAborted if another rank may be the
   /// cause, else `failure`.

@@ -81,8 +81,8 @@ static bool isKernel(const qlora_command &command) {
          command.kind == QLORA_COMMAND_FILL;
 }
 
-/// Makes the command's stream wait for the last kernel if that is on another
-/// stream. Work on one stream is in order anyway.
+/// Makes the command's stream wait for the last kernel on another stream. Work
+/// on one stream is in order anyway.
 Status CudaTimer::waitForLastKernel(const qlora_command &command) {
   const Run &run = runs[current];
   if (!run.lastKernel || run.queueOfLast == command.queue)

@@ -4,15 +4,15 @@
 // stream. The time covers all kernels of the command and the gaps that the host
 // leaves between them. Small kernels take longer than they do in a graph.
 //
-// Kernels of two streams share the GPU's multiprocessors. A kernel that waits
-// for free multiprocessors has already begun according to its event: a decode
+// Kernels of two streams share the GPU's multiprocessors. The first event of a
+// kernel is recorded before the kernel gets free multiprocessors: a decode
 // during a GEMM would seem to take as long as the GEMM. So timed kernels run
 // one at a time, in the order of their commands: the first event of a kernel is
 // recorded after the previous kernel of another stream has ended. Collectives
 // and copies overlap with kernels as they do without a timer.
 //
-// The events of an entry are read when the second entry after it begins, so
-// that the GPU has work during the read.
+// The events of an entry are read two entries later, so that the GPU has work
+// during the read.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATIMER_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATIMER_H

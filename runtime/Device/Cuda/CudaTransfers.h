@@ -5,8 +5,8 @@
 //
 // A write does not wait for the device: it copies the bytes into the next free
 // range of the buffer, and the device copies them later. The buffer has two
-// halves. When one half is full, the host waits for earlier copies from the
-// other half only, and continues there. A read waits for the device.
+// halves. When one half is full, the host waits only for earlier copies from
+// the other half, and continues in that half. A read waits for the device.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H

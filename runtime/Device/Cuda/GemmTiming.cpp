@@ -85,8 +85,8 @@ static bool isRefusal(const Status &status) {
          status.code() == StatusCode::kResourceExhausted;
 }
 
-/// Returns random bf16 values with magnitudes from 1/8 to 1. If the bytes are
-/// read as f32, the upper half of each value is such a bf16.
+/// Returns random bf16 values with magnitudes from 1/8 to 1. Read as f32,
+/// values have the same range, because a bf16 is the upper half of an f32.
 static std::vector<uint8_t> randomBytes() {
   std::vector<uint8_t> bytes;
   uint64_t state = 1;

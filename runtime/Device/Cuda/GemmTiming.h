@@ -5,19 +5,20 @@
 // arenas, which are still unused and are zero again afterwards. So no device
 // memory is allocated, except for code that cuBLASLt loads.
 //
-// A candidate runs from a CUDA graph, as in a step: kLaunches in a row, much
-// longer than the resolution of an event and the cost of a launch. Each
-// candidate runs once before its capture, because loading its code would break
-// the capture. Candidates that do not run or cannot be captured are dropped.
-// Then all graphs run in rounds, one after another without a wait, so that the
-// GPU never idles between a graph's two events. A candidate's time is its best
-// round; much slower candidates are dropped. A candidate that cuBLASLt ranks
-// lower must be clearly faster, so that noise does not decide.
+// A candidate runs from a CUDA graph, as in a step: kLaunches launches in a
+// row, which take much longer than an event's resolution and a graph launch.
+// Each candidate runs once before its capture, because loading its code would
+// break the capture. Candidates that do not run or cannot be captured are
+// dropped. Then all graphs run in rounds, one after another without a wait, so
+// that the GPU never idles between a graph's two events. A candidate's time is
+// its best round; much slower candidates are dropped. A candidate that cuBLASLt
+// ranks lower must be clearly faster, so that noise does not decide.
 //
 // Operands hold random values, because the GPU's clock rate depends on how many
 // bits toggle. Every launch has the same operands: data that fits in the L2
 // cache (50 MB on an H100) is read from it, unlike in a step. So times of small
-// GEMMs are too short, for all candidates, and predict no step.
+// GEMMs are too short for all candidates, and do not predict the time of a
+// step.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTIMING_H

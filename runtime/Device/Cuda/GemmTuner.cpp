@@ -89,7 +89,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
     if (isFirst || !decided)
       break;
     const auto entry = decided->find(signature);
-    // The deciding rank has other kernels and lacks this GEMM.
+    // The deciding rank may run other kernels, and lack this GEMM.
     if (entry == decided->end())
       continue;
     QLORA_ASSIGN_OR_RETURN(

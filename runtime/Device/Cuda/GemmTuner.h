@@ -8,7 +8,7 @@
 //              (GemmTiming.h), and makes all ranks agree
 //
 // Ranks. The first rank of each GPU model decides for that model. Other ranks
-// wait while it measures, at most for the group's timeout, and use its
+// wait for its measurement (at most for the group's timeout) and use its
 // algorithms, so that results do not depend on the rank.
 //
 // The cache is one table of all GPU models that this user has run on. A damaged

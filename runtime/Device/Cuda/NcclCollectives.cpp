@@ -25,9 +25,8 @@ using namespace std::chrono_literals;
 static constexpr auto kAbortBound = 1s;
 /// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
-/// After a failure, maximum wait until the end of another rank is noticed.
+/// Maximum wait after a failure to detect that another rank has ended.
 static constexpr auto kFarewell = 100ms;
-/// Sleep between two polls.
 static constexpr auto kPause = 100us;
 
 /// Returns rank 0's id on all ranks.
@@ -77,7 +76,7 @@ static const char *useOf(qlora_group group) {
   }
 }
 
-/// Whether the handle is set; a thread of NCCL writes it.
+/// Whether the handle is set. One of NCCL's threads sets it.
 static bool isThere(ncclComm_t &handle) {
   return std::atomic_ref(handle).load(std::memory_order_acquire) != nullptr;
 }
@@ -347,7 +346,7 @@ void NcclCollectives::abort() {
   aborting = done.get_future();
   std::thread([abort = nccl.commAbort, handles = handles,
                done = std::move(done)]() mutable {
-    // Errors are ignored: the cause of the abort is reported.
+    // Errors are ignored, because the cause of the abort is reported.
     for (size_t i = handles->size(); i-- > 0;)
       if (isThere((*handles)[i]))
         (void)abort((*handles)[i]);

@@ -17,9 +17,10 @@
 // Bounds. The communicators do not block: unfinished NCCL calls are polled, and
 // the host's waits for the GPU go through look(). Each wait ends with an error
 // when NCCL reports one, when another rank is gone, or after host.timeout().
-// Running collectives are then aborted on a separate thread, because that may
-// take NCCL long; the destructor waits one second. The rank that failed first
-// reports the cause; errors that another rank's end has caused are kAborted.
+// Running collectives are then aborted on a separate thread, because an abort
+// may take long; the destructor waits one second for it. The rank that failed
+// first reports the cause; errors that another rank's end has caused are
+// kAborted.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
@@ -42,14 +43,14 @@ public:
   static StatusOr<std::unique_ptr<NcclCollectives>>
   connect(const Nccl &nccl, const GroupCollectives &hosts,
           const GroupSizes &sizes);
-  /// Leaves the group together with the other ranks; aborts if they do not come
-  /// in time. Graphs with collectives must be destroyed before.
+  /// Leaves the group together with the other ranks; aborts if they do not
+  /// leave in time. Graphs with collectives must be destroyed before.
   ~NcclCollectives() override;
 
   /// Enqueues a collective on the stream, or in its capture. All ranks make the
   /// same calls in the same order, and each call is captured on all ranks or on
-  /// none. In a capture NCCL may synchronize ranks, to register buffers with an
-  /// NVLink switch. `group` has more than one rank.
+  /// none. During a capture, NCCL may synchronize ranks to register buffers
+  /// with an NVLink switch. `group` has more than one rank.
   Status run(const CollectiveCall &call, qlora_group group, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;
@@ -92,8 +93,8 @@ private:
   const GroupCollectives hosts;
   const GroupSizes sizes;
   Collectives &host; ///< all ranks
-  /// Null for groups that use the world communicator or have one rank. An abort
-  /// keeps the handles alive until it ends: NCCL may write to one.
+  /// Null for groups that use the world communicator or have one rank. The
+  /// abort thread shares ownership, because NCCL may still write to a handle.
   using Handles = std::array<ncclComm_t, QLORA_GROUP_COUNT>;
   const std::shared_ptr<Handles> handles = std::make_shared<Handles>();
   Handles &communicators = *handles;

@@ -246,9 +246,8 @@ TEST(CopyRows, ChangesTheStride) {
       }
 }
 
-/// Returns norm and scale for the gradient (loss, count, 3, 4, 0, ..., 0,
-/// `last`). clip_norm divides by `count`. By default the norm before that is
-/// 13.
+/// Returns norm and scale for the gradient (loss, count, 3, 4, 0, ..., `last`).
+/// clip_norm divides by `count`. By default the norm before that is 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
                                float maxNorm, double loss = 1e9,
                                double last = 12) {

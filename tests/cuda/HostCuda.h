@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA C++ for the host: host-nvcc force-includes it before device code. It
-// defines the keywords, variables and functions that our kernels use; any other
-// is an error of the host compiler, to be added here.
+// CUDA C++ for the host. host-nvcc force-includes this file before device code.
+// It defines the keywords, variables and functions that our kernels use. For
+// any other, the host compiler reports an error; add it here.
 //
-// A thread is a fiber of the driver (Driver/BlockRunner.h). Operations of
-// several threads -- barriers, shuffles, votes -- call the driver, with the
-// line, so that it reports a barrier that not all threads reach. Atomics are
-// plain: one thread runs at a time.
+// A thread is a fiber of the driver (Driver/BlockRunner.h). Barriers, shuffles
+// and votes call the driver and pass the source line, for error messages.
+// Atomics are plain operations, because one thread runs at a time.
 //
-// host-nvcc rewrites two things that macros cannot: `__grid_constant__`
-// parameters become references, and `extern __shared__` arrays pointers.
+// host-nvcc rewrites two constructs that macros cannot. `__grid_constant__`
+// parameters become references; `extern __shared__` arrays become pointers.
 
 #ifndef QLORA_TESTS_CUDA_HOSTCUDA_H
 #define QLORA_TESTS_CUDA_HOSTCUDA_H
@@ -119,7 +118,7 @@ inline int qlora_host_lane() {
   return int((at.x + size.x * (at.y + size.y * at.z)) % 32);
 }
 
-/// Returns the value of lane `source`, which is already inside the mask's warp.
+/// Returns the value of lane `source` of the warp.
 template <typename T>
 T qlora_host_shuffle(uint32_t mask, T value, int source, int line) {
   static_assert(sizeof(T) <= 8 && __is_trivially_copyable(T));

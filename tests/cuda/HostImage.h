@@ -2,7 +2,7 @@
 
 // The interface between a device image compiled for the host and the software
 // driver. host-nvcc (the test compiler) writes a shared object instead of a
-// cubin; its only exported symbols are
+// cubin. It exports only
 //
 //   qlora_host_image_table  describes the image and its kernels
 //   qlora_host              set by the driver: functions that threads call
@@ -42,9 +42,8 @@ enum qlora_host_block_operation {
                        ///< zero
 };
 
-/// Functions of the driver that a running thread calls. They return in the same
-/// thread after other threads have run. If the launch has failed, they never
-/// return.
+/// Driver functions that a running thread calls. They may run other threads
+/// before they return. If the launch has failed, they never return.
 struct qlora_host_engine {
   int (*block)(qlora_host_block_operation operation, int predicate, int line);
   uint64_t (*warp)(qlora_host_warp_operation operation, uint32_t mask,

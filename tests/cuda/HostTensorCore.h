@@ -2,9 +2,9 @@
 
 // The instructions in runtime/Kernels/Cuda/Device/TensorCore.cuh, for the host.
 // Lanes exchange their operands and synchronise once per instruction. A matmul
-// adds in the order of its depth, in f32. A copy happens when its thread waits
-// for it; until then its target holds NaN. This exposes a missing wait, and a
-// copy to memory that other threads still read.
+// sums over k in order, in f32. A copy happens when its thread waits for it.
+// Until then, its target holds NaN. This exposes a missing wait, and a copy to
+// memory that other threads still read.
 
 #ifndef QLORA_TESTS_CUDA_HOSTTENSORCORE_H
 #define QLORA_TESTS_CUDA_HOSTTENSORCORE_H
@@ -20,8 +20,8 @@ inline unsigned qlora_host_thread() {
 }
 
 /// Returns the values of all lanes of the warp, indexed by lane. The result is
-/// valid until the lane's second next call for the same type, so that no lane
-/// overwrites what others still read.
+/// valid until the lane's second call for the same type after this one, so that
+/// no lane overwrites values that others still read.
 template <typename T> const T *qlora_host_exchange(const T &mine, int line) {
   static T values[2][kQloraHostMaxThreads];
   static bool sides[kQloraHostMaxThreads];

@@ -20,8 +20,8 @@ namespace platform {
 static constexpr uint64_t kMark = 0x716c6f7261000000u;
 static constexpr uint32_t kAlignedId = 21, kAnyId = 10, kOpaqueId = 66;
 static constexpr uint32_t kMostSplits = 3;
-/// Workspace bytes for the counters of a split of k whose partial sums are
-/// added in place.
+/// Workspace bytes of a split of k that adds partial sums in place: its
+/// counters.
 static constexpr uint64_t kCounterBytes = 64;
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -127,8 +127,7 @@ uint64_t workspaceOf(const Algorithm &of, const Product &product) {
   return 0;
 }
 
-/// Returns the algorithm's simulated time, in percent of the time at a common
-/// rate.
+/// Returns the algorithm's simulated time as a percentage of a base time.
 static uint64_t percentOf(const Algorithm &of, uint64_t hash) {
   if (of.reduction == kCublasReductionInPlace ||
       of.kernel >= kUnsupportedKernel)

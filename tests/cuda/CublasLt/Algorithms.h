@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The algorithms of the cuBLASLt look-alike. Each takes its own simulated time
-// (Hook.h) and rounds its own way, so that a test sees which one ran:
+// The algorithms of the cuBLASLt look-alike. Each has its own simulated time
+// (Hook.h) and rounding, so that a test can detect which one ran:
 //
 //   id 21   operands at multiples of 16 bytes; tiles 15, 18 and 20
 //   id 10   any operands; tiles 1 and 2
@@ -10,12 +10,12 @@
 //           nothing; 3 passes the check but cannot run, and 4 cannot run in a
 //           capture
 //
-// Ids 21 and 10 run without a split of k or split it into two or three, with
-// each of cuBLASLt's reduction schemes. "In place" is the fastest, and adds the
-// partial sums in an order that differs from run to run.
+// Ids 21 and 10 split k into one, two or three ranges, with each of cuBLASLt's
+// reduction schemes. The scheme "in place" is the fastest. It adds the partial
+// sums in an order that differs from run to run.
 //
-// An algorithm fits only the matmul that the heuristic found it for, and only
-// one version of the library.
+// An algorithm is valid only for the matmul for which the heuristic returned
+// it, and only for one version of the library.
 
 #ifndef QLORA_TESTS_CUDA_CUBLASLT_ALGORITHMS_H
 #define QLORA_TESTS_CUDA_CUBLASLT_ALGORITHMS_H
@@ -58,7 +58,7 @@ uint64_t packAlignments(const uint32_t (&alignments)[4]);
 /// have.
 uint32_t alignmentOf(const Algorithm &algorithm, int type);
 
-/// Returns why the algorithm does not fit the matmul; empty if it does.
+/// Returns why the algorithm cannot compute the matmul; empty if it can.
 std::string refusalOf(const Algorithm &algorithm, const Product &product);
 uint64_t workspaceOf(const Algorithm &algorithm, const Product &product);
 std::chrono::nanoseconds timeOf(const Algorithm &algorithm,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The matmuls of libcublasLt.so.13. Every argument is checked, more strictly
-// than NVIDIA documents if a looser caller would depend on luck:
+// The matmuls of libcublasLt.so.13. Checks every argument. Also refuses
+// undocumented cases that would work on a GPU only by chance:
 //
 //   matrices are inside of one live allocation, and aligned as the preference
 //   said when the algorithm was found (256 bytes by default; 16 if no
@@ -185,8 +185,8 @@ static std::string checkOperands(const Product &product, const Operands &of,
 }
 
 /// Returns the ranges of k that are summed separately. Each range of a split
-/// takes one or two steps, depending on the tile; a kernel of id 66 takes more
-/// steps. With the scheme "in place", the ranges are added in any order.
+/// consists of one or two steps, depending on the tile. Kernels of id 66 have
+/// more steps. The scheme "in place" adds the ranges in any order.
 static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   const int64_t steps =
       of.kernel ? int64_t(of.kernel) + 3 : of.split * (of.tile % 2 + 1);
@@ -201,8 +201,8 @@ static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   return parts;
 }
 
-/// Checks the operands and computes the matmul, when the stream reaches the
-/// call. Returns a CUresult.
+/// Checks the operands and computes the matmul. Runs when the stream reaches
+/// the call. Returns a CUresult.
 static int runProduct(const Product &product, const Algorithm &algorithm,
                       const Operands &of, int device) {
   const std::string wrong = checkOperands(product, of, device);
@@ -220,13 +220,13 @@ static int runProduct(const Product &product, const Algorithm &algorithm,
   return 0;
 }
 
-/// Returns the algorithm that a call names, with its required alignments;
+/// Returns the algorithm in a call, with its required alignments. Returns
 /// nothing if the call must not use it for this matmul.
 static std::optional<Algorithm>
 algorithmFor(const cublasLtContext &handle, const Product &product,
              const cublasLtMatmulAlgo_t *bytes, std::string &unusable) {
   if (!bytes) {
-    // If the call names none, use the best algorithm that needs no workspace.
+    // Without an algorithm, use the best one that needs no workspace.
     for (Algorithm &algorithm : algorithmsFor(product))
       if (workspaceOf(algorithm, product) == 0 && algorithm.kernel == 0) {
         algorithm.alignments = packAlignments({16, 16, 16, 16});
@@ -288,7 +288,7 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   if (!mayUse(stream, fmt::format("algorithm {:x} for matmul {:x} on GPU {}",
                                   hashOf(*chosen), hashOf(*product), device)))
     return kBlasExecutionFailed;
-  // Freeing memory makes a capture invalid.
+  // Free memory, which invalidates a capture.
   if (chosen->kernel == kUncapturedKernel && cuMemFree_v2(0))
     return kBlasExecutionFailed;
   const int code = enqueueLibraryWork(stream, kSymbol, [=] {

@@ -63,7 +63,7 @@ static void roundTo(int type, std::vector<float> &numbers) {
 
 namespace {
 /// Limits OpenMP to one thread during a small matmul. Waking other threads
-/// takes longer than the matmul, and far longer if the CPUs are busy.
+/// would take longer than the matmul, especially on busy CPUs.
 class FewThreads {
 public:
   explicit FewThreads(const Product &product) : before(omp_get_max_threads()) {
@@ -78,8 +78,8 @@ private:
 };
 } // namespace
 
-/// Returns the elements of the matrix from depth `k` on. The columns of the
-/// matrix run along the depth, or across it.
+/// Returns the elements from depth `k` on. `isAcross`: each column of the
+/// matrix has one depth; else each row has one.
 static const float *from(const std::vector<float> &dense, uint64_t rows,
                          bool isAcross, int64_t k) {
   return dense.data() + (isAcross ? uint64_t(k) * rows : uint64_t(k));
@@ -101,7 +101,7 @@ void multiply(const Product &product, std::span<const Part> parts, float alpha,
   std::vector<float> partial(sum.size());
   const FewThreads threads(product);
   for (const Part &part : parts) {
-    // oneDNN is row-major: its C is our D transposed, op(B)^T op(A)^T.
+    // oneDNN is row-major. Its C is our D transposed: op(B)^T op(A)^T.
     dnnl_sgemm(isBT ? 'T' : 'N', isAT ? 'T' : 'N', product.n, product.m,
                part.end - part.begin, alpha,
                from(wideB, product.b.rows, isBT, part.begin),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks when a descriptor is finalised: types, ranks, matching shapes, and
-// graphs in which each tensor has one writer, which precedes its readers.
+// Checks descriptors when they are finalised: types, ranks, matching shapes. In
+// a graph, each tensor must have one writer, which precedes its readers.
 
 #include "tests/cuda/Cudnn/Objects.h"
 

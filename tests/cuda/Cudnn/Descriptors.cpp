@@ -272,8 +272,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t handle) {
   return refuse(kSymbol, refusal);
 }
 
-/// Copies the configurations that were found into descriptors that the caller
-/// created.
+/// Copies the found configurations into descriptors of the caller.
 static Refusal copyResults(const Descriptor &from, int64_t wanted,
                            int64_t *count, void *values) {
   *count = int64_t(from.results.size());

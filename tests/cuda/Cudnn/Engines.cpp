@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// The engines of a graph, modelled on the engines that real cuDNN offered
-// (tests/runtime/CudnnPlan). A backward engine stores the scores' gradient in
-// its workspace if the graph expresses dQ as one matmul. It adds to dQ in any
-// order if the graph has a sum of dQ in memory; the engine with a fixed order
-// must be requested by its number. Segments need sm_90.
+// The engines of a graph, modelled on those of real cuDNN
+// (tests/runtime/CudnnPlan). A backward engine stores the gradient of the
+// scores in its workspace if the graph expresses dQ as one matmul. If the graph
+// has a sum of dQ in memory, the engine adds in any order; callers must request
+// the engine with a fixed order by number. Segments require sm_90.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -28,8 +28,8 @@ struct GraphMetadata {
 
   int products = 0;
   bool hasSegments = false;
-  /// The matmul whose result is dQ, in a backward graph. It reads the scores'
-  /// gradient; the matmul of dK reads the same values transposed.
+  /// The matmul whose result is dQ, in a backward graph. It reads the gradient
+  /// of the scores. The matmul for dK reads the same values transposed.
   const Descriptor *queryGradient = nullptr;
   /// Bytes in bf16 of the values that are summed over groups of heads.
   uint64_t groupBytes = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Evaluates a graph, operation by operation, in float32, rounded to the type of
-// each tensor. All values of a tensor are stored contiguously in the order of
-// its dimensions; int32 values are exact up to 2^24.
+// Evaluates a graph op by op in float32, and rounds each result to the tensor's
+// type. Stores all values of a tensor contiguously in the order of its
+// dimensions. int32 values are exact up to 2^24.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -38,7 +38,7 @@ public:
 
 private:
   const Numbers &read(const Descriptor *tensor);
-  /// Rounds the result, remembers it for later operations, and writes it to
+  /// Rounds the result and stores it for later operations. Also writes it to
   /// memory if the tensor is not virtual.
   void write(Numbers result);
   void pointwise(const Descriptor &operation);
@@ -204,13 +204,13 @@ void Evaluation::matmul(const Descriptor &operation) {
   const Numbers &b = read(operation.named(attribute::kMatmulB));
   Numbers c = {TensorView(*operation.named(attribute::kMatmulC)), {}};
   c.values.resize(size_t(c.view.elements()));
-  // Tensor cores need operands of one type, so a is rounded to b's type.
+  // Tensor cores need operands of one type, so round a to b's type.
   for (float &value : a.values)
     value = rounded(b.view.type, value);
   const int64_t batch = a.dimensions()[0], heads = a.dimensions()[1];
   const int64_t m = a.dimensions()[2], depth = a.dimensions()[3];
   const int64_t n = b.dimensions()[3], headsOfB = b.dimensions()[1];
-  // For a float sum in memory, blocks may add in any order.
+  // Thread blocks add to a float sum in memory in any order.
   const bool isAnyOrder = !isOrdered && !c.view.isVirtual &&
                           c.view.type == cudnn_data::kFloat;
   for (int64_t i = 0; i < batch * heads; ++i) {

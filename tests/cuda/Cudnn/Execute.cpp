@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // cudnnBackendExecute. Every operand of the graph must have one address,
-// aligned as its descriptor says and inside of one live allocation. Host values
-// are read during the call, because a captured graph stores them. The workspace
-// is filled with NaN when the plan runs, which exposes a concurrent use.
+// aligned as in its descriptor and within one live allocation. Reads host
+// values during the call, because a captured graph stores them. Fills the
+// workspace with NaN when the plan runs, which exposes concurrent use of it.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -92,8 +92,8 @@ Refusal Execution::bind(const Descriptor &pack) {
 bool Execution::overlap(const TensorView &x, const TensorView &y) const {
   const auto *beginX = static_cast<const char *>(addresses.at(x.id));
   const auto *beginY = static_cast<const char *>(addresses.at(y.id));
-  // Column ranges of one matrix may have interleaved rows, but must not share
-  // elements.
+  // Two column ranges of one matrix may overlap as address ranges, but must not
+  // share elements.
   const bool isColumns = x.strides == y.strides && x.type == y.type;
   const auto extent = [&](const TensorView &tensor) {
     return isColumns ? uint64_t(tensor.dimensions[1] * tensor.strides[1]) *
@@ -128,8 +128,8 @@ Refusal Execution::check() const {
                        : Refusal{kDnnBadParam, "the workspace: " + wrong};
 }
 
-/// Checks the operands and runs the plan, when the stream reaches the call.
-/// Returns a CUresult.
+/// Checks the operands and runs the plan. Runs when the stream reaches the
+/// call. Returns a CUresult.
 static int run(const Execution &execution) {
   if (const Refusal refusal = execution.check()) {
     explain("cudnnBackendExecute runs: " + refusal.why);

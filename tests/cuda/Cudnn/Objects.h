@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Descriptors of libcudnn.so.9's backend interface. They are declared from the
-// runtime's own table, so a different signature does not compile. Attributes
-// keep descriptors that they name alive, because cuDNN copies those.
+// Descriptors of libcudnn.so.9's backend interface. The runtime's own table
+// declares the functions, so a different signature does not compile. Attributes
+// own the descriptors that they name, because cuDNN copies those.
 
 #ifndef QLORA_TESTS_CUDA_CUDNN_OBJECTS_H
 #define QLORA_TESTS_CUDA_CUDNN_OBJECTS_H
@@ -110,12 +110,11 @@ struct OperationView {
 /// Returns the configurations that heuristics offer for a graph on a GPU.
 std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
                                               int arch);
-/// Returns an error if the GPU does not have the engine for the engine's graph.
+/// Returns an error if the GPU does not support this engine for its graph.
 Refusal checkEngine(const Descriptor &engine, int arch);
 /// Returns the workspace bytes of a plan with this configuration.
 uint64_t workspaceOf(const Descriptor &config);
-/// Returns whether thread blocks of the configuration's engine add to a sum in
-/// any order.
+/// Returns whether the configuration's engine adds to sums in any order.
 bool addsInAnyOrder(const Descriptor &config);
 
 /// Addresses of a plan's operands, keyed by tensor id.

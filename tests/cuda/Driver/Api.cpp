@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The common start of every call; names of errors; the version; GPUs and
-// contexts.
+// The common start of every call, error names, the version, GPUs and contexts.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -29,7 +28,7 @@ std::recursive_mutex &platformMutex() {
 static std::chrono::steady_clock::time_point calledAt;
 std::chrono::steady_clock::time_point lastCall() { return calledAt; }
 
-/// Returns the mutex of a call, after the host delay that a test may request.
+/// Applies the host delay that a test may request, then returns the mutex.
 static std::recursive_mutex &mutexOfCall() {
   delayHost();
   return platformMutex();

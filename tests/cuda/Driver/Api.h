@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The functions of libcuda.so.1, and the common start of each call. They are
-// declared from the runtime's own table, so a different signature does not
+// The functions of libcuda.so.1, and the common start of each call. The
+// runtime's own table declares the functions, so a different signature does not
 // compile.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_API_H

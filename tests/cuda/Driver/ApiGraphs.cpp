@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Captures and graphs. A node stores its work, so a launch runs what was
-// captured: arguments by value, memory by address. The nodes of a launch are
-// separate operations, with one priority per launch and captured stream, so
-// they run in any order that their dependencies allow.
+// Captures and graphs. A node stores its work: arguments by value, memory by
+// address. The nodes of a launch are separate operations, with one priority per
+// launch and captured stream. So they run in any order that their dependencies
+// allow.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -27,8 +27,8 @@ bool spoilCaptures() {
   return isAny;
 }
 
-/// Returns, for each node, whether the nodes of `last` depend on it; the nodes
-/// of `last` are included.
+/// Returns, for each node, whether it is in `last` or a node in `last` depends
+/// on it.
 static std::vector<bool> ancestors(const CUgraph_st &graph,
                                    const std::vector<size_t> &last) {
   std::vector<bool> isReached(graph.nodes.size());
@@ -68,7 +68,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
   return kSuccess;
 }
 
-/// Removes all streams from the capture; returns each stream's last nodes.
+/// Removes all streams from the capture. Returns each stream's last nodes.
 static std::vector<std::vector<size_t>> endCapture(Capture &capture) {
   std::vector<std::vector<size_t>> last;
   for (CUstream_st *stream : capture.streams) {
@@ -126,8 +126,8 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
   return kSuccess;
 }
 
-/// Schedules one operation per node, after the stream's last operation and
-/// before its next one.
+/// Schedules one operation per node between the stream's last operation and its
+/// next one.
 static void scheduleGraph(CUgraphExec_st &exec, CUstream_st &stream) {
   const OperationRef begin = stream.last;
   std::map<const CUstream_st *, uint64_t> priorities;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Modules, functions and launches. An image is a shared object of host-nvcc
-// (HostImage.h); a real cubin is refused.
+// Modules, functions and launches. An image is a shared object from host-nvcc
+// (HostImage.h). A real cubin is refused.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -49,8 +49,8 @@ static size_t elfBytes(const void *image) {
   return header.e_shoff + size_t(header.e_shnum) * header.e_shentsize;
 }
 
-/// Loads an image from memory; returns null on failure. The file stays open,
-/// because dlopen identifies libraries by path and no other image may get the
+/// Loads an image from memory. Returns null on failure. Keeps the file open,
+/// because dlopen identifies libraries by path, and no other image may get the
 /// same path.
 static void *openImage(const void *image, size_t bytes) {
   const int file = memfd_create("cuda-image", MFD_CLOEXEC);
@@ -60,8 +60,8 @@ static void *openImage(const void *image, size_t bytes) {
                 RTLD_NOW | RTLD_LOCAL);
 }
 
-/// Checks whether the GPU and this driver run the image, with CUDA's rules for
-/// cubins and for PTX.
+/// Checks whether the GPU and this driver can run the image, by CUDA's rules
+/// for cubins and PTX.
 static CUresult checkFits(const qlora_host_image &image, int arch) {
   const int compiler = int(image.cudaVersion), driver = settings().version;
   if (image.isPtx ? compiler > driver : compiler / 1000 > driver / 1000)
@@ -77,7 +77,7 @@ static CUresult checkFits(const qlora_host_image &image, int arch) {
 
 using namespace platform;
 
-/// Finds the exported symbols and sets the image's pointer to the driver's
+/// Finds the exported symbols. Sets the image's pointer to the driver's
 /// functions.
 static bool bindImage(CUmod_st &module) {
   auto **engine = static_cast<const qlora_host_engine **>(
@@ -165,8 +165,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   return kSuccess;
 }
 
-/// Returns what is wrong with a launch's grid and block sizes; empty if nothing
-/// is.
+/// Returns an error for wrong grid or block sizes, or an empty text.
 static std::string checkGeometry(const Launch &launch, unsigned maxShared) {
   const uint64_t threads = uint64_t(launch.threads.x) * launch.threads.y *
                            launch.threads.z;

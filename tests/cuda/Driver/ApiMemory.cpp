@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Device memory, pinned memory and copies. A copy runs when its stream reaches
-// it; source and target must each be inside of one live allocation. If the host
-// memory is not pinned, the call waits for the stream, as a driver does, and is
-// an error during a capture.
+// it. Source and target must each be inside of one live allocation. If the host
+// memory is not pinned, the call waits for the stream, as in a real driver, and
+// fails during a capture.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -64,8 +64,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
-/// Adds a hash of freed device memory to a counter whose name has the memory's
-/// size, so that a test can compare the ranks of a job.
+/// Adds a hash of freed device memory to a counter. The counter's name contains
+/// the size, so that a test can compare the ranks of a job.
 static void countBits(const Allocation &memory) {
   uint32_t hash = 2166136261u; // FNV-1a
   for (size_t i = 0; i < memory.bytes; ++i)
@@ -160,8 +160,8 @@ static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
   return stickyCode();
 }
 
-/// Returns the work of a copy. It checks source and target again when it runs,
-/// so that memory freed in the meantime is reported.
+/// Returns the work of a copy. When it runs, it checks source and target again,
+/// to detect memory that was freed in the meantime.
 static Work copyWork(void *to, const void *from, size_t bytes,
                      const void *device) {
   return [=] {

@@ -65,7 +65,7 @@ int enqueue(CUstream_st &stream, std::string what, Work work, MayRun mayRun) {
 using namespace platform;
 
 static constexpr const char *kNoStream = "no live stream of this context";
-/// Maximum operations that run per query: a GPU works while its host sleeps.
+/// Maximum operations per query. A GPU works while its host polls.
 static constexpr uint64_t kMostPerQuery = 64;
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -94,9 +94,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   return kSuccess;
 }
 
-/// Waits on the host for an operation. Waiting for a stream's newest operation
-/// leaves the GPU idle afterwards and counts as a synchronisation, which a
-/// training step must not do.
+/// Waits on the host for an operation. Waiting for the newest operation of a
+/// stream leaves the GPU idle. It counts as a synchronisation, which a training
+/// step must not contain.
 static CUresult waitFor(const OperationRef &operation, bool isNewest) {
   countEvent("host waits");
   if (isNewest)
@@ -226,7 +226,7 @@ CUresult cuEventQuery(CUevent event) {
     return call.fail(kInvalidHandle, "no live event");
   if (event->capture)
     return call.fail(kCapturedEvent, "the event is of a capture");
-  // Runs some operations, so that a caller that polls makes progress.
+  // Run some operations, so that a polling caller makes progress.
   const uint64_t most = 1 + nextRandom() % kMostPerQuery;
   for (uint64_t i = 0; i < most && runOne(); ++i) {
   }

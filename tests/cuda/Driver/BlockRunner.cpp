@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The threads of one block and their scheduling. The state is one object,
-// because launches run one at a time. Functions of the engine are called on a
-// thread's stack.
+// The threads of one block and their scheduling. There is one global state,
+// because launches run one at a time. Kernels call the engine's functions on
+// the stack of the calling thread.
 
 #include "tests/cuda/Driver/BlockRunner.h"
 
@@ -98,8 +98,7 @@ static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   return unsigned(std::countr_zero(above ? above : bits));
 }
 
-/// Makes a ready thread the current one, preferably from the current thread's
-/// warp.
+/// Makes a ready thread the current one. Prefers the current thread's warp.
 bool Runner::pickNext() {
   unsigned number = current / 32;
   if (!warps[number].ready) {
@@ -116,8 +115,8 @@ bool Runner::pickNext() {
   return true;
 }
 
-/// Switches to another thread. The current thread is not ready, and continues
-/// here when it is ready again.
+/// Switches from the current thread, which is not ready. It continues here when
+/// it is ready again.
 void Runner::leave() {
   Thread &left = thread();
   if (!pickNext()) {

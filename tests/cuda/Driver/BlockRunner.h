@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Runs a launch: its blocks one after the other, the threads of a block as
+// Runs a launch. Blocks run one after the other; the threads of a block are
 // fibers. A thread runs until it waits for other threads (a barrier, a
-// shuffle). A kernel whose threads never wait runs as a plain loop on one
-// stack.
+// shuffle). If no thread waits, a block is a plain loop on one stack.
 //
 // Errors are reported with kernel, block and thread: a barrier that not all
 // threads of the block reach, or that they reach at different lines; a warp
@@ -48,7 +47,7 @@ struct LaunchResult {
 /// Runs a launch on the calling thread. Only one launch may run at a time.
 LaunchResult runBlocks(const Launch &launch);
 
-/// Returns the functions that an image's kernels call, for its `qlora_host`.
+/// Returns the functions that an image's kernels call through `qlora_host`.
 const qlora_host_engine *hostEngine();
 
 } // namespace qlora::platform

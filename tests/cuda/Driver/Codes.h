@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The CUresult values that the software driver returns and the device
-// attributes that it supports, with the names in cuda.h.
+// CUresult values that the software driver returns, and device attributes that
+// it supports, with their names in cuda.h.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_CODES_H
 #define QLORA_TESTS_CUDA_DRIVER_CODES_H

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Signal handlers run on a separate stack, because the kernel's stack may
-// overflow.
+// Signal handlers use a separate stack, because the kernel's may overflow.
 
 #include "tests/cuda/Driver/Faults.h"
 
@@ -20,8 +19,8 @@ static thread_local sigjmp_buf *active = nullptr;
 static thread_local Fault fault;
 static std::array<struct sigaction, kSignals.size()> previous;
 
-/// Returns the sanitizer's kind of check: Clang's trap is a ud1 instruction,
-/// which has the kind in a byte.
+/// Returns the kind of sanitizer check that failed. Clang's trap is a ud1
+/// instruction, one byte of which is the kind.
 static int trapOf(const void *instruction) {
   const auto *bytes = static_cast<const uint8_t *>(instruction);
   const bool isUd1 = bytes[0] == 0x67 && bytes[1] == 0x0f && bytes[2] == 0xb9 &&

@@ -17,7 +17,7 @@ struct Fault {
   int trap;            ///< the sanitizer's kind of check, or -1
 };
 
-/// Runs `body`. A fault ends `body` immediately, on whatever stack it runs.
+/// Runs `body`. A fault ends `body` immediately, whatever stack it is on.
 std::optional<Fault> catchFaults(const std::function<void()> &body);
 
 /// Returns CUDA's error code of a fault.

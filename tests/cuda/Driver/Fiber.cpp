@@ -14,8 +14,8 @@
 #error "the software CUDA platform switches stacks on x86-64 only"
 #endif
 
-// Ends with an indirect jump, because the CPU would predict the target of a
-// return wrongly every time.
+// Ends with an indirect jump. For a return, the CPU would always predict the
+// wrong target.
 asm(R"(
 .text
 .globl qlora_platform_switch
@@ -46,8 +46,8 @@ static constexpr size_t kStackBytes = 64 << 10;
 static constexpr size_t kStackGuardBytes = 4096;
 
 void *FiberStacks::start(size_t stack, void (*entry)()) {
-  // Contents from the top: an unused return address, which gives the alignment
-  // of a call; the entry; six registers.
+  // From the top: an unused return address, which aligns the stack as in a
+  // call; the entry; six registers.
   auto *top = reinterpret_cast<uint64_t *>(tops[stack]);
   *--top = 0;
   *--top = reinterpret_cast<uint64_t>(entry);
@@ -68,7 +68,7 @@ size_t FiberStacks::take() {
     std::perror("cuda-platform: a thread's stack");
     std::abort();
   }
-  // Stack tops are in different cache sets, because every switch touches them.
+  // Put stack tops into different cache sets, because every switch uses one.
   const size_t shift = 64 * ((tops.size() * 5) % 61);
   tops.push_back(static_cast<char *>(memory) + kStackBytes - shift);
   return tops.size() - 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Stacks for the threads of a block, and the switch between them. A switch
-// saves callee-saved registers on the old stack. It takes a few nanoseconds;
-// swapcontext would make two system calls.
+// saves callee-saved registers on the old stack and takes a few nanoseconds. In
+// contrast, swapcontext would make two system calls.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_FIBER_H
 #define QLORA_TESTS_CUDA_DRIVER_FIBER_H
@@ -20,8 +20,8 @@ extern "C" void qlora_platform_switch(void **from, void *to);
 /// needed, reused, and live as long as the process.
 class FiberStacks {
 public:
-  /// Returns the stack pointer to switch to so that `entry` runs. `entry` must
-  /// never return.
+  /// Returns a stack pointer. Switching to it runs `entry`, which must never
+  /// return.
   void *start(size_t stack, void (*entry)());
   /// Returns the index of a free stack.
   size_t take();

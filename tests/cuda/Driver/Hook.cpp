@@ -49,7 +49,7 @@ bool mayUse(CUstream stream, const std::string &kernel) {
   return true;
 }
 
-/// Returns the next value of the sequence of delays. It is separate from
+/// Returns the next delay's random value. The sequence is separate from
 /// nextRandom(), so delays do not change the order of work.
 static uint64_t nextDelay() {
   static uint64_t state = settings().delaySeed;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Device and pinned memory, in host memory. An allocation ends at the end of a
-// page and has unreadable pages around it, so that an access outside of it
-// faults. The few bytes between its end and the page's end, and those before
-// its start, hold a pattern that is checked after every kernel that uses the
+// Device and pinned memory, in host memory. An allocation ends near the end of
+// a page, between unreadable pages, so that most accesses outside of it fault.
+// The bytes before its start, and from its end to the page's end, hold a
+// pattern. The driver checks the pattern after every kernel that uses the
 // allocation. New memory is filled with 0xff: NaN as a float, -1 as an index.
 // Addresses are never reused, so that a use after free faults too.
 
@@ -30,7 +30,8 @@ inline constexpr int kPinned = -1;
 const Allocation *allocateMemory(size_t bytes, int device,
                                  size_t alignment = 256, bool isMapped = false);
 
-/// Returns false if no live allocation of that kind begins at `base`.
+/// Returns false unless a live allocation begins at `base`, pinned if
+/// `isPinned`.
 bool freeMemory(const void *base, bool isPinned);
 
 /// Returns the live allocation that contains [address, address + bytes), or

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads the tables of train.so without checks, because the runtime has checked
-// them.
+// Reads the tables of train.so without checks, because the runtime checks them.
 
 #include "tests/cuda/Driver/ModuleOperands.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// The bytes that a kernel may touch, from the tables of the train.so that
-// QLORA_TEST_CUDA_MODULE names. An arena is the allocation with the arena's
-// size. A generated kernel is found by its symbol, constants, rows and the
-// offsets of its operands. The tables do not list the arguments of a library's
-// device function. The range from such an address ends with the longest library
-// operand that contains the address.
+// The bytes that a kernel may touch, according to the tables of the train.so in
+// QLORA_TEST_CUDA_MODULE. An arena is the allocation of the arena's size. The
+// symbol, constants, rows and operand offsets of a launch identify a generated
+// kernel. The tables do not list the arguments of library device functions. For
+// them, a range begins at the argument's address, and ends with the longest
+// library operand that contains the address.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The structs behind the driver's handles: streams, events, graphs, modules and
-// functions. A handle is live between its create and destroy call; a call with
-// any other handle returns CUDA_ERROR_INVALID_HANDLE.
+// functions. A handle is live from its create call to its destroy call. Calls
+// with any other handle return CUDA_ERROR_INVALID_HANDLE.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
 #define QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-/// A node of a captured graph; it depends on earlier ones.
+/// A node of a captured graph. It depends only on earlier nodes.
 struct GraphNode {
   std::string what;
   platform::Work work;
@@ -117,17 +117,16 @@ Objects &objects();
 /// Returns the context of the calling thread, or null.
 CUctx_st *&currentContext();
 
-/// Returns the stream of a handle; a null handle means the context's default
-/// stream. Returns null if no live stream of the current context has the
-/// handle.
+/// Returns the live stream of a handle in the current context, or null. A null
+/// handle means the context's default stream.
 CUstream_st *streamOf(CUstream handle);
 
 /// Adds work to a stream, or to the graph that the stream captures.
 int enqueue(CUstream_st &stream, std::string what, Work work,
             MayRun mayRun = {});
 
-/// If any stream is capturing, invalidates all captures and returns true. The
-/// calling function, which waits or allocates, must then fail with
+/// If any stream is capturing, invalidates all captures and returns true. Then
+/// the caller, which waits or allocates, must fail with
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
 bool spoilCaptures();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Copies are cached by size and reused, because a new mapping for each launch
-// would be slow.
+// Caches copies by size and reuses them, because a new mapping per launch would
+// be slow.
 
 #include "tests/cuda/Driver/OperandGuard.h"
 

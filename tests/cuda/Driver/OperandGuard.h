@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Gives a kernel its operands in separate allocations instead of the arenas. A
-// read or write outside of an operand then faults; in the arena it would access
-// a neighbouring buffer. A read of a write-only operand gives NaN, and a write
-// to a read-only operand is detected. Active only if a test names the module
-// (ModuleOperands.h); counts "guarded launches".
+// Gives a kernel each operand in a separate allocation instead of an arena. An
+// access outside of an operand then faults; in an arena, it would reach another
+// buffer. A read of a write-only operand gives NaN. A write to a read-only
+// operand is detected. Active only if a test names the module
+// (ModuleOperands.h). Counts "guarded launches".
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H
 #define QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H

@@ -154,7 +154,7 @@ void runSome() {
     runOne();
 }
 
-/// Runs an operation, or waits briefly if all ready operations wait for another
+/// Runs an operation. Waits briefly if all ready operations wait for another
 /// process.
 static void runOrWait() {
   assert(!all().ready.empty() && "operations depend on earlier ones only");

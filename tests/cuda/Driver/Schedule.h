@@ -4,11 +4,11 @@
 // dependencies: the stream's previous operation and the awaited events. Calls
 // that wait (a synchronisation, a query) run ready operations until their
 // condition is met. The seed determines the order. Some calls that do not wait
-// run an operation too, so that tests see work run early as well as late.
+// also run an operation, so that tests cover early and late execution.
 //
-// The order: every stream has a random priority, drawn again now and then. The
-// ready operation with the highest priority runs. One stream may be far ahead
-// of or far behind another, so a missing wait shows under some seed.
+// Every stream has a random priority, which changes now and then. The ready
+// operation with the highest priority runs. One stream may be far ahead of
+// another, so a missing wait causes a wrong result under some seed.
 //
 // An operation may also wait for another process (MayRun): it is skipped until
 // that process is ready. Other processes may depend on a GPU that works while
@@ -16,9 +16,8 @@
 // thread runs ready operations if the host has not called for a while.
 //
 // The clock of events is simulated, so that measured times are equal in every
-// run. An operation takes a microsecond, and a library's takes the time that it
-// sets (Hook.h). Operations take turns on this clock, even on different
-// streams.
+// run. An operation takes a microsecond, or the time that a library sets
+// (Hook.h). Operations never overlap on this clock, even on different streams.
 //
 // After an operation fails, remaining work is dropped and every later call
 // returns its code, as a CUDA context does.
@@ -60,7 +59,7 @@ OperationRef schedule(std::string what, uint64_t priority,
                       std::span<const OperationRef> dependencies, Work work,
                       MayRun mayRun = {});
 
-/// Runs a few ready operations at random, so that work runs early under some
+/// Runs a few ready operations at random. Thus work runs early under some
 /// seeds.
 void runSome();
 /// Runs operations until `operation` is done; null counts as done.

@@ -201,7 +201,7 @@ static Counters &counters() {
   return counters;
 }
 
-/// Returns the code that a FaultSweep of the test program wants, or 0.
+/// Returns the error code that a FaultSweep of the test program injects, or 0.
 static int faultOfProgram(const std::string &name) {
   static const auto ask = reinterpret_cast<int (*)(const char *)>(
       dlsym(RTLD_DEFAULT, "qloraPlatformFault"));

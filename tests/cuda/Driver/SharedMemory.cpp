@@ -38,7 +38,7 @@ void SharedMemory::endBlock() {
   findWritten();
 }
 
-/// Adds the cache lines that no longer have their initial contents.
+/// Records the cache lines whose contents differ from the initial pattern.
 void SharedMemory::findWritten() {
   std::vector<char> isWritten(
       size_t(image->sharedEnd - image->sharedBegin) / kPieceBytes + 1);

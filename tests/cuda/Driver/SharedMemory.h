@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The shared memory of the running block. It is filled with 0xff when the block
-// begins, so that a read of unwritten memory gives NaN. Because all kernels of
-// a file together may declare half a megabyte, the first blocks of a kernel
-// determine which bytes it writes, and later only those bytes are filled again.
+// The shared memory of the running block. When a block begins, it is filled
+// with 0xff, so that reads of unwritten memory give NaN. The kernels of a file
+// may declare half a megabyte together. So the first blocks of a kernel
+// determine which bytes it writes; later, only those bytes are filled again.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
 #define QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H

@@ -40,7 +40,7 @@ QLORA_SAME_CONSTANT(kCublasPreferenceReductionMask,
                     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
-// The constants of B, C and D are the three values after A's.
+// The constants for B, C and D are the three values after the one for A.
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA + 3,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 QLORA_SAME_CONSTANT(kCublasConfigReduction,

@@ -12,7 +12,7 @@ namespace qlora {
 
 QLORA_SAME_STRUCT(ncclUniqueId)
 QLORA_SAME_FIELD(ncclUniqueId, internal, internal)
-// Our struct has the fields of version 2.14, and its `size` says so.
+// Our struct and its `size` are those of version 2.14.
 template <>
 inline constexpr bool abi::isSameClass<ncclConfig_t, ::ncclConfig_t> = true;
 constexpr ::ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

@@ -5,10 +5,10 @@
 // header, then our declarations, which are in namespace qlora. headers.py
 // compiles the files and checks that their lists are complete.
 //
-// Types need not be the same, since ours have no enumerations and no complete
-// descriptors. But the ABI of a call must be: the number, order, size and sign
-// of arguments, and for a pointer, what it points to and whether the call
-// writes there. Handles are compared by their names.
+// Types may differ, because ours have no enumerations and no complete
+// descriptors. The ABI of a call must be equal: the number, order, size and
+// sign of arguments, and for a pointer, its target type and whether the call
+// writes to it. Handles are compared by name.
 
 #ifndef QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
 #define QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
@@ -75,9 +75,9 @@ inline constexpr bool isSameFunction<Result(Parameters...),
 #define QLORA_EXPANDED(...) #__VA_ARGS__
 #define QLORA_EXPAND(...) QLORA_EXPANDED(__VA_ARGS__)
 
-/// A function that is looked up by `Name`, the text of `Symbol` before macro
-/// expansion. A header with a newer version of a function renames the old one
-/// with a macro, and declares only the new one.
+/// Compares the function that the runtime looks up by `Name`, the text of
+/// `Symbol` before macro expansion. Headers with a newer version of a function
+/// rename the old one with a macro and declare only the new one.
 #define QLORA_SAME_FUNCTION(Name, Symbol, Result, Parameters)                  \
   static_assert(std::string_view(Name) == QLORA_EXPAND(Symbol),                \
                 Name ": the header has a newer version");                      \
@@ -96,10 +96,10 @@ inline constexpr bool isSameFunction<Result(Parameters...),
   static_assert(static_cast<long long>(Ours) ==                                \
                     static_cast<long long>(Theirs),                            \
                 #Ours ": not the value of " #Theirs)
-/// A row of a list of (name, value, their name).
+/// Compares a row of a list of (our name, value, their name).
 #define QLORA_SAME_ROW(Ours, Value, Theirs) QLORA_SAME_CONSTANT(Ours, Theirs);
 
-/// A structure whose fields we declare; QLORA_SAME_FIELD follows for each.
+/// Compares a struct with declared fields. Use QLORA_SAME_FIELD for each field.
 #define QLORA_SAME_STRUCT(Type)                                                \
   template <>                                                                  \
   inline constexpr bool abi::isSameClass<qlora::Type, ::Type> = true;          \

@@ -53,7 +53,7 @@ LIBRARIES = (
     Library("Nvml", "nvml.h", r"nvml[A-Z]\w+", ("libnvidia-ml.so.1",), True),
 )
 
-# Library, file, text, its replacement, the expected message.
+# Library, file, text, replacement of the text, expected message.
 BREAKS = (
     ("Driver", "CudaTypes.h", "kCudaAttributeMajor = 75",
      "kCudaAttributeMajor = 74", "kCudaAttributeMajor: not the value of"),

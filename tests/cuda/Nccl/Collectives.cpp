@@ -36,8 +36,8 @@ struct Collective {
   std::string checkRanges() const;
 };
 
-/// Sends and receives between pairs of ranks. All transfers of a group
-/// run concurrently.
+/// Sends and receives between pairs of ranks. All transfers of a group run
+/// concurrently.
 struct Letters {
   struct Letter {
     int peer;
@@ -150,7 +150,7 @@ int Letters::run() const {
   return 0;
 }
 
-/// Waits until all ranks capture this call: returns success, in progress or an
+/// Waits until all ranks capture this call. Returns success, in progress, or an
 /// error.
 static ncclResult_t meet(const Collective &collective) {
   const ncclComm &group = *collective.communicator;
@@ -180,8 +180,8 @@ static std::string checkArguments(const Collective &collective, int operation) {
   if (reinterpret_cast<uintptr_t>(a) % element ||
       reinterpret_cast<uintptr_t>(b) % element)
     return fmt::format("{} or {} is not aligned", operands.from, collective.to);
-  // In place, as in NCCL: the smaller buffer is this rank's shard of the
-  // larger.
+  // An operation may be in place, as in NCCL: the smaller buffer is this rank's
+  // shard of the larger buffer.
   const auto rank = static_cast<size_t>(collective.communicator->rank);
   const bool isInPlace =
       collective.toBytes > operands.bytes ? a == b + rank * operands.bytes

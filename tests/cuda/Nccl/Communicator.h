@@ -3,10 +3,10 @@
 // The communicator of the NCCL look-alike and its rules. The communicator is
 // non-blocking. A call while another call is in progress is an error. After an
 // error every call returns that error. Collectives run one after the other. A
-// captured call ends when all ranks capture it, as in NCCL when it registers
-// the buffers of an NVLink switch. Finalising ends when all ranks finalise and
-// nothing, including graphs, holds a collective. An abort ends when nothing on
-// this rank holds one.
+// captured call completes when all ranks capture it, as in NCCL when it
+// registers buffers for an NVLink switch. Finalising completes when all ranks
+// finalise and no collective is left, even in a graph. An abort completes when
+// no collective is left on this rank.
 //
 // A split is a call of the parent communicator, made by all its ranks, while
 // none of its collectives is under way. The new communicator has the ranks of

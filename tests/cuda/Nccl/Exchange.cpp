@@ -31,7 +31,7 @@ static constexpr size_t kHeadBytes = 1 << 16;
 static constexpr size_t kPlaceBytes = Exchange::kMostBytes;
 static constexpr size_t kPlacesBytes =
     2 * Exchange::kMostRanks * kPlaceBytes;
-/// The size is only reserved; pages are allocated when written.
+/// Address space; the system allocates pages when they are written.
 static constexpr size_t kBytes =
     kHeadBytes + kPlacesBytes +
     Exchange::kMostRanks * Exchange::kMostRanks * Exchange::kMostSent;
@@ -107,8 +107,8 @@ bool Exchange::hasOtherHost() const {
   return !isEach([this](const Rank &each) { return each.host == own().host; });
 }
 
-/// Alternates between two slots: once all ranks have offered this split, the
-/// previous split is not read any more.
+/// Alternates between two slots. When all ranks have offered this split, no
+/// rank reads the previous one any more.
 bool Exchange::offer(const Split &split) {
   if (!isEach(
           [this](const Rank &each) { return each.offered >= own().offered; }))
@@ -184,8 +184,8 @@ std::string Exchange::objectionToCapture(const CollectiveCall &call,
                                          uint64_t done, bool isIdle) const {
   for (int other = 0; other < size; ++other) {
     const Rank &each = shared->ranks[other];
-    // `published` is read before `entered`, because a rank that meets this one
-    // in the capture continues afterwards.
+    // Read `published` before `entered`, because a rank continues after it
+    // meets this rank in the capture.
     const bool isAhead = isIdle && each.published > done;
     const uint64_t entered = each.entered[call.number % kMostCallsAhead];
     if (entered == 2 * (call.number + 1) + 1)

@@ -2,17 +2,17 @@
 
 // Memory shared by the ranks of a communicator, which are processes of one
 // machine. The rank that creates the unique id owns this memory. The memory has
-// no name, and the id says where it is, so nothing is left when all ranks are
+// no name; the id contains its location. So nothing is left when all ranks are
 // killed.
 //
-// Every rank has two places for the operands of a collective, since the next
-// collective may begin before the slowest rank has read the operands. A dead
-// rank is not noticed: a wait for it never ends, as on a GPU.
+// Every rank has two slots for the operands of a collective, because the next
+// collective may begin before the slowest rank has read the operands. Dead
+// ranks are not detected: waiting for one never ends, as on a GPU.
 //
-// Calls and collectives are different: a captured call is no collective yet,
-// and each launch of its graph is one. In NCCL all ranks or none must capture a
-// call, and they must launch the graphs of the same capture together. So ranks
-// publish what each of their calls is, and each collective names its call.
+// Calls and collectives differ: each launch of a graph is a collective of the
+// captured call. In NCCL, all ranks or none must capture a call, and they must
+// launch the graphs of the same capture together. So ranks publish the kind of
+// each call, and each collective names its call.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
 #define QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
@@ -77,14 +77,14 @@ public:
   /// Returns whether a rank is on another host.
   bool hasOtherHost() const;
 
-  /// A rank's arguments of a split: its colour, its key, and the id of a new
-  /// group. The id of the first rank of a colour is used.
+  /// A rank's arguments of a split: colour, key, and the id of a new group.
+  /// Each colour uses the id of its first rank.
   struct Split {
     int color = 0, key = 0;
     ncclUniqueId id{};
   };
   /// Offers a split to the other ranks. Returns false if another rank has not
-  /// made the previous offer yet.
+  /// yet made its previous offer.
   bool offer(const Split &split);
   /// Returns whether all ranks have made as many offers as this rank.
   bool haveAllOffered() const;
@@ -101,8 +101,8 @@ public:
   bool haveAllEntered(uint64_t number) const;
   /// Returns which rank runs a call directly that this rank captures, or "". If
   /// this rank's GPU has run all of its `done` collectives, also reports a rank
-  /// that has started the next collective without the capture: the two ranks
-  /// would never meet.
+  /// that has started the next collective outside of the capture, because the
+  /// two ranks would wait forever.
   std::string objectionToCapture(const CollectiveCall &call, uint64_t done,
                                  bool isIdle) const;
 
@@ -141,9 +141,9 @@ private:
     std::atomic<uint64_t> published, finished; ///< collectives
     Operands operands[2];
     CollectiveCall calls[2];
-    /// For each call: (number + 1) * 2, plus 1 if captured. The array is a
-    /// ring. A rank that is a full ring ahead cannot have captured the call,
-    /// because it would wait.
+    /// For each call: (number + 1) * 2, plus 1 if captured. The array is a ring
+    /// buffer. A rank that is a full ring ahead cannot have captured the call:
+    /// it would have waited.
     std::atomic<uint64_t> entered[kMostCallsAhead];
   };
   /// Bytes from one rank to another, sent but not yet received.

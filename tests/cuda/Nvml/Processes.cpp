@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // libnvidia-ml.so.1: the processes that a test puts on the GPUs (Settings.h).
-// The caller provides room for lists, as with NVML. GPU c is 90 + c percent
-// busy and draws 300 + c watts.
+// The caller allocates the lists, as with NVML. GPU c is 90 + c percent busy
+// and draws 300 + c watts.
 
 #include "tests/cuda/Driver/Settings.h"
 #include "tests/cuda/Nvml/Codes.h"

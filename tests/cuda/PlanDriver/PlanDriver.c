@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A libcuda.so.1 that loads any code and runs none. It lets cuDNN compile a
-// plan for a described device without a GPU. cuDNN looks functions up by name
-// and, when planning, only loads code.
+// A libcuda.so.1 that loads any code and runs none. With it, cuDNN can compile
+// a plan for a described device without a GPU. cuDNN looks up functions by
+// name. To plan, it only loads code.
 
 enum { kSuccess = 0, kNoDevice = 100 };
 

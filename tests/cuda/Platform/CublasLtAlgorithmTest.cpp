@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The algorithms of the cuBLASLt look-alike: their attributes, when they are
+// The algorithms of the cuBLASLt look-alike: their attributes, when they can be
 // restored, and which of them run.
 
 #include "tests/cuda/CublasLt/Algorithms.h"

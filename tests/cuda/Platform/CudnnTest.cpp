@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A small graph of the cuDNN look-alike, (a . b) . c of 16 x 16, and the calls
-// that are refused while it is built.
+// The cuDNN look-alike: a small graph, (a . b) . c of 16 x 16 matrices, and
+// calls that are refused while a graph is built.
 
 #include "tests/cuda/Cudnn/Objects.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -128,8 +128,8 @@ struct Session {
                 {nullptr});
     return cudnnBackendExecute(handle, plan, finish(pack));
   }
-  /// Returns whether the result is right. The values are small integers, so
-  /// only the intermediate values are rounded, to bf16.
+  /// Returns whether the result is right. Values are small integers, so
+  /// rounding affects only the intermediate values, which are bf16.
   bool isRight() {
     const std::vector<float> bits =
         client.read(addresses[3], kSide * kSide / 2);

@@ -23,9 +23,9 @@ static CUgraphExec endCapture(CUstream stream) {
   return exec;
 }
 
-/// Captures value += 1 on one stream and a copy on a second stream, which forks
-/// from the first and joins it again if `joins`. The last node adds one to the
-/// copy.
+/// Captures value += 1 on one stream and a copy on a second stream. The second
+/// stream forks from the first one and, if `joins`, joins it again. The last
+/// node adds one to the copy.
 static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
                             CUdeviceptr result, bool waits, bool joins,
                             CUgraph *graph) {

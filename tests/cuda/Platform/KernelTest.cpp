@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Kernels on the software platform. Threads of a block synchronise as on a
-// device, and each kind of mistake ends the launch with a message that names
-// it.
+// device. Each kind of mistake ends the launch with a message about it.
 
 #include "tests/cuda/Platform/Platform.h"
 

@@ -107,7 +107,7 @@ KERNEL write_past_end(const __grid_constant__ qlora_cuda_args args) {
     floats(args, 0)[args.rows + args.constants[0]] = 1.0f;
 }
 
-/// Loads 16 bytes at an address that is a multiple of 4 only.
+/// Loads 16 bytes at an address that is only a multiple of 4.
 KERNEL misaligned(const __grid_constant__ qlora_cuda_args args) {
   struct alignas(16) Four {
     float value[4];
@@ -140,8 +140,8 @@ KERNEL read_step(const __grid_constant__ qlora_cuda_args args) {
     floats(args, 0)[0] = args.step->learning_rate;
 }
 
-/// Copies 16 rows of 16 bf16, from row 16 * `matrix` of buffer 1 on; zeros for
-/// missing rows.
+/// Copies 16 rows of 16 bf16, from row 16 * `matrix` of buffer 1. Fills rows
+/// that do not exist with zeros.
 static __device__ void copyMatrix(qlora_words (&to)[16][2],
                                   const qlora_cuda_args &args, int64_t matrix) {
   const auto *from = static_cast<const uint16_t *>(args.buffers[1]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// NCCL's rules for graphs: all ranks capture a call or none does, and they
-// launch the graphs of the same capture together. Each violation is an error
-// that names what two ranks do, and no violation hangs.
+// NCCL's rules for graphs: all ranks or none capture a call, and ranks launch
+// the graphs of the same capture together. Each violation is an error that
+// names the actions of two ranks. No violation hangs.
 
 #include "tests/cuda/Platform/Ranks.h"
 
@@ -56,7 +56,7 @@ TEST(NcclCapture, MeetsTheOtherRanks) {
     if (self.ask() != kNcclSuccess)
       return false;
     char word = 0;
-    // Rank 1 captures only after rank 0 has waited for it without success.
+    // Rank 1 captures only after rank 0 has polled for it in vain.
     if (self.rank == 1)
       return read(toOne[0], &word, 1) == 1 && capture(self) != nullptr;
     Client::require(cuStreamBeginCapture_v2(self.client.stream, 1), "capture");
@@ -118,8 +118,8 @@ TEST(NcclCapture, IsNotReplayedBesideADirectCall) {
               "rank 1 runs its call 2");
 }
 
-/// The GPU of a rank that waits in a capture continues to work: the second rank
-/// reads the sum before it captures.
+/// While a rank waits in a capture, its GPU continues to work: rank 1 reads the
+/// sum before it captures.
 TEST(NcclCapture, LeavesTheGpuAtWork) {
   EXPECT_TRUE(onTwoRanks([](RankClient &self) {
     if (self.ask() != kNcclSuccess || !self.sum())

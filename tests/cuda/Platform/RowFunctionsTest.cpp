@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Functions that generated kernels call on a GPU (Rows.h, "on CUDA";
-// Lanes.cuh). The platform's instructions are as inexact as a GPU's may be, so
-// these tests prove the functions' error bounds.
+// Lanes.cuh). The platform's instructions have the largest errors that a GPU's
+// may have, so these tests verify the functions' error bounds.
 
 #include "tests/cuda/Platform/Platform.h"
 

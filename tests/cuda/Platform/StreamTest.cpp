@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The order of work: ordered work stays ordered under every seed; unordered
-// work gives wrong results under some seeds.
+// Order of work: under every seed, ordered work stays ordered. Unordered work
+// gives wrong results under some seeds.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -68,7 +68,7 @@ TEST(Stream, WorkOfOneStreamIsInOrder) {
             kSeeds);
 }
 
-/// Copies to pinned memory, which the host reads at once, or after a wait.
+/// Copies to pinned memory. The host reads it immediately, or after a wait.
 static bool readsPinned(bool waits) {
   Client client;
   void *host = nullptr;

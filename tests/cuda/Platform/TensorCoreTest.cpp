@@ -39,9 +39,9 @@ static std::vector<float> packed(const Matrix &matrix) {
   return floats;
 }
 
-/// Returns element (row, column) of matmul `number` (0 or 1), whose result is
-/// 16 by 16, from the accumulators of a warp's lanes. Each result is two C's of
-/// 8 columns, side by side.
+/// Returns element (row, column) of matmul `number` (0 or 1) from the
+/// accumulators of a warp's lanes. The result is 16 by 16: two accumulators of
+/// 8 columns each, side by side.
 static float elementOf(const std::vector<float> &sums, size_t warp,
                        size_t number, size_t row, size_t column) {
   const size_t lane = row % 8 * 4 + column % 8 / 2;

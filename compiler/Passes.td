@@ -18,13 +18,13 @@ include "compiler/Graph/ShardPasses.td"
 include "compiler/Schedule/Passes.td"
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
-  let summary = "check that nothing of an earlier phase is left";
+  let summary = "check that the IR has no ops of earlier phases";
   let description = [{
     Runs the verifier of each op. After `adapt` shapes are static; after `step`
     there are no functions and one update; after `optimize` every row op is a
-    `model.rows` and the layout is known; after `program` only the program
-    dialect is left, every buffer has an offset, and no command reads memory
-    before it is written. Runs in every build.
+    `model.rows`, and `train.layout` is set; after `program` all ops are of the
+    program dialect, every buffer has an offset, and no command reads memory
+    before it is written. Runs in every compilation.
   }];
   let options = [
     Option<"phase", "phase", "std::string", "\"\"",

@@ -14,11 +14,10 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
   let description = [{
     Makes one copy of the forward function per length, named
     `@forward_<batch>x<length>`, with `model.batch` and `model.length`
-    attributes. Token buckets get a copy with a single row each, unless a length
-    is equal. In every value of a copy the first two dynamic dimensions become
-    batch and length, and f32 activations become the compute type, except values
-    with one number per row. Values without dynamic dimensions (weights, loss)
-    keep theirs.
+    attributes. Each token bucket gets a copy with one row, unless that shape
+    exists already. In every value of a copy the first two dynamic dimensions
+    become batch and length, and f32 activations get the compute type, except
+    values with one number per row. Values with static shapes keep their types.
 
     ```mlir
     // before: %y = model.add %a, %b : tensor<?x?x64xf32>
@@ -82,8 +81,8 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
     Replaces the loss that a function returns by a preference loss; the head
     returns a loss per sequence. For `dpo` and `orpo` a batch has the sequences
     of all chosen answers, then the rejected ones. For `kto` it has answers,
-    which a new argument `desirable` classifies, then with `mismatched` their
-    prompts with other answers.
+    which a new argument `desirable` classifies. With `mismatched` a second half
+    follows: the same prompts with answers to other prompts.
 
     For `dpo` and `kto` all ops before the loss are duplicated. The copy is the
     model before training: it comes first, is marked `reference`, has no
@@ -161,11 +160,12 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
 
     With dropout, x goes through one `model.dropout` per distinct x, so that
     siblings share a mask (PEFT draws one per module); the module attribute
-    `model.adapter_dropout` records it. `modulesToSave` (JSON list) get none.
+    `model.adapter_dropout` records it. `modulesToSave` (JSON) get no adapters.
 
     With `init-a` and `init-b` factor, A and B start as factors of the weight
-    (listed in `model.adapter_factors` for the runtime), and the residual is the
-    base (PiSSA, OLoRA). For LoftQ they are factors of the quantization error.
+    (listed in `model.adapter_factors` for the runtime), and the base becomes
+    the weight minus their product (PiSSA, OLoRA). For LoftQ, A and B are
+    factors of the quantization error.
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,
@@ -193,9 +193,9 @@ def AttachExpertAdapters
   let summary = "attach LoRA branches to the target matmuls of experts";
   let description = [{
     PEFT's `target_parameters`: a JSON list of path suffixes, for the parameters
-    of every `WeightedMatmul` with groups and a `module`. Names are PEFT's,
-    which wraps a module once for each of its parameters, the first innermost
-    (`base_layer`). Module targets that match experts are an error.
+    of every `WeightedMatmul` with groups and a `module`. Adapters are named as
+    in PEFT, which wraps a module once per parameter; later wrappers enclose
+    earlier ones (`base_layer`). Module targets that match experts are an error.
 
     ```mlir
     // %y = model.grouped_linear %x, %w, %offsets {module = "…gate_up_proj"}
@@ -269,13 +269,13 @@ def MarkTrainable : Pass<"mark-trainable", "::mlir::ModuleOp"> {
   let description = [{
     The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
     whole model with `all`, become trainable: f32 in memory, with the old type
-    as `file_type`. So do the model's biases: all of them with `bias` all,
-    those of modules with an adapter with lora_only. A weight that cannot be
-    trained and a name without a module are errors.
+    as `file_type`. With `bias` all, the model's biases become trainable too;
+    with lora_only, only the biases of modules with an adapter. A weight that
+    cannot be trained and a name without a module are errors.
 
     Biases and norms are `undecayed`, as in transformers' Trainer.
-    `lora-plus-ratio` becomes the `rate_scale` of the B of adapters and of
-    vectors. `optimizer` is --optim; each parameter gets the row of its shape.
+    `lora-plus-ratio` becomes the `rate_scale` of adapters' B and of vectors.
+    `optimizer` is --optim; it selects a parameter's optimizer by its shape.
     Runs before fuse-lora, which stacks only parameters with equal updates.
   }];
   let options = [
@@ -312,8 +312,8 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
 def FuseAccumulate : Pass<"fuse-accumulate", "::qlora::train::StepOp"> {
   let summary = "add gradients inside the GEMMs that produce them";
   let description = [{
-    `add(g, op)` becomes `op init g` if op can accumulate, and both values are
-    used once.
+    `add(g, op)` becomes `op init g` if op can accumulate, and if `add` is the
+    only reader of both operands.
   }];
 }
 
@@ -344,10 +344,10 @@ def EncodeActivations : Pass<"encode-activations", "::qlora::train::StepOp"> {
   let description = [{
     A forward value of a row op is stored by `train.encode_rows` and decoded
     before its uses, if the backward uses it only in library ops that compute
-    parameter gradients. In LoRA that is the x of an adapter: of q, k, v; of
-    gate, up; of down; and its dropout. The recorded decision has the number of
-    values and their bytes. `rematerialize` may still drop the codes and
-    recompute them; gradients do not depend on that.
+    parameter gradients. With LoRA these are the inputs of adapters, before or
+    after dropout. The recorded decision has the number of values and their
+    bytes. `rematerialize` may still drop the codes and recompute them;
+    gradients do not depend on that.
   }];
   let statistics = [
     Statistic<"values", "values", "values stored in 8 bits">,
@@ -370,8 +370,8 @@ def OffloadActivations
     * `none`.
 
     With `blocks` values inside a layer are not copied, because rematerialize
-    drops them. `weights` means that the bus also carries the weights of each
-    layer, from that many ranks a shard each.
+    drops them. With `weights` N the bus also carries the weights of each layer,
+    of which each of N ranks copies a shard.
   }];
   let options = [
     Option<"values", "values", "std::string", "\"hidden\"",
@@ -389,8 +389,8 @@ def OffloadActivations
 def Rematerialize : Pass<"rematerialize", "::qlora::train::StepOp"> {
   let summary = "choose what to keep for the backward and what to recompute";
   let description = [{
-    Keeps the estimated peak of each accumulate step under `budget` bytes of
-    activations at the least extra time. 0: no limit, nothing is recomputed.
+    Keeps the estimated peak of activations in each accumulate step within
+    `budget` bytes at the least extra time. With 0 nothing is recomputed.
     `blocks` is the whole-block policy (`--gradient-checkpointing`), which keeps
     only values that cross layers. With `problem` the decision includes its
     input (addProblem in Graph/StepProblem.h), so that another solver can check
@@ -415,8 +415,8 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
     decode in panels inside each GEMM (`tiled`); once into scratch before it,
     shared by the recompute and backward of a block (`per-use`); or keep it
     decoded (`once`) if memory allows. Each choice is a remark. A GPU has no
-    panels: `tiled` decodes all of W inside each GEMM there, so only the others
-    are chosen.
+    panels, and `tiled` would decode all of W before each GEMM. So on a GPU
+    `auto` chooses `per-use` or `once`.
   }];
   let options = [
     Option<"form", "form", "std::string", "\"auto\"",
@@ -455,7 +455,7 @@ def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{
     Every row op becomes a `model.rows`. A producer and a consumer over the same
-    rows become one, if no value moves across a reader.
+    rows are fused if no reader of a value would then precede it.
   }];
   let options = [
     Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,

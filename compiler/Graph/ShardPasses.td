@@ -12,8 +12,8 @@ def ShardMatmuls : Pass<"shard-matmuls", "::mlir::ModuleOp"> {
     If no op needs all columns of a matmul's result, each of `ranks` ranks
     computes a range of them, with a slice of the weight. Matmuls that consume
     the result use slices of the other dimension, and `model.all_sum` adds their
-    partial sums. A frozen parameter gets the type of a slice; a trained one is
-    used in ranges. What cannot be sharded is computed by all ranks.
+    partial sums. A frozen parameter gets the type of a slice; of a trained one,
+    each rank uses a range. Every rank computes ops that cannot be sharded.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -63,11 +63,11 @@ def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
 def PartitionPipeline : Pass<"partition-pipeline", "::mlir::ModuleOp"> {
   let summary = "cut the forward down to one pipeline stage";
   let description = [{
-    Distributes the layers over `stages` stages with about equal work, or as
-    `device-map` says, and keeps those of `stage`, in `parts` virtual stages.
-    Values from earlier stages arrive by `model.receive`, values for later
-    stages leave by `model.send`. Unused frozen weights are erased, unused
-    trained ones are marked `elsewhere`.
+    Assigns the layers to `stages` stages, with about equal work or according to
+    `device-map`, and keeps the layers of `stage`, in `parts` virtual stages.
+    `model.receive` gets values from earlier stages, and `model.send` sends
+    values to later ones. Unused frozen weights are erased; unused trained ones
+    are marked `elsewhere`.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [

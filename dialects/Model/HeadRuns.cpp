@@ -103,8 +103,8 @@ std::string AttentionOp::describeRuns() {
          (getSinks() ? " with sinks" : "");
 }
 
-/// Fails if heads must be repeated and there are sinks: sinks are sharded
-/// weights, and no element may occur twice.
+/// Fails if heads must be repeated and there are sinks: ranks use distinct
+/// ranges of a weight, so no element of the sinks can be repeated.
 bool AttentionOp::assignRuns(OpBuilder &b, int64_t ranks) {
   const HeadRuns dealt = assignHeads(getHeads(), getKvHeads(), ranks);
   const int64_t heads = dealt.count * dealt.queries;

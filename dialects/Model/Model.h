@@ -77,9 +77,9 @@ struct KernelArgument {
   unsigned index = 0;
 };
 
-/// A call of a Kernels.def op, with constants in the order of Kernels.def. For
-/// constants named `ld<letter>...`, `strides` has kernel operands:
-/// lower-to-program sets such a constant to its operand's row stride.
+/// A call of a Kernels.def op, with constants in the order of Kernels.def.
+/// lower-to-program sets the constants in `strides`, named `ld<letter>...` in
+/// Kernels.def, to the row strides of their operands.
 struct KernelCall {
   llvm::StringRef op;
   llvm::SmallVector<KernelArgument> arguments;
@@ -187,7 +187,7 @@ int64_t doubleBits(double value);
 int64_t matrixRows(mlir::RankedTensorType type);
 /// Size of the last dimension.
 int64_t matrixColumns(mlir::RankedTensorType type);
-/// Type and last dimension of a value that is a tensor.
+/// Return the type, or the size of the last dimension, of a tensor value.
 inline mlir::RankedTensorType tensorOf(mlir::Value value) {
   return llvm::cast<mlir::RankedTensorType>(value.getType());
 }
@@ -267,9 +267,9 @@ llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
 /// Returns the kernel call of a weighted matmul: int8_matmul if x is rounded to
 /// 8 bits, panel_matmul if W is decoded, else matmul.
 KernelCall matmulCall(WeightedMatmul product);
-/// Returns how many output columns a kernel computes at a time. Their panel of
-/// W fits into a core's cache and consists of whole vectors and tiles. There
-/// are enough panels that threads finish at about the same time.
+/// Returns how many output columns a kernel computes at a time. The rows of W
+/// for these columns, a panel, fit into a core's cache and consist of whole
+/// vectors and tiles. There are enough panels to keep all threads busy.
 int64_t panelColumns(int64_t columns);
 
 /// Returns the layout with which the backward multiplies dy by a weight that

@@ -25,8 +25,8 @@ def Model_Staged : OpInterface<"StagedOp"> {
     * `exchange`: collectives on complete gradients, which run only in the last
       micro-batch of a step.
 
-    Both are attributes, so clones keep them. Code that makes an op for another
-    one calls `copyStage` (Model.h).
+    Layer and phase are attributes, so clones keep them. Code that creates an op
+    on behalf of another op calls `copyStage` (Model.h).
   }];
   let methods = [
     InterfaceMethod<"The decoder layer, or -1.", "int64_t", "getLayer">,
@@ -174,7 +174,7 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
     operand `init`, instead of overwriting it.
   }];
   let methods = [
-    InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
+    InterfaceMethod<"The tensor that the op adds to, or null.", "::mlir::Value",
       "getAccumulator", (ins), [{}], [{ return $_op.getInit(); }]>,
     InterfaceMethod<"The operand `init`, or null.", "::mlir::OpOperand *",
       "getAccumulatorUse", (ins), [{}],
@@ -222,11 +222,11 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
     InterfaceMethod<[{The dimension of W that contains the groups: stacked in
       dimension 0, interleaved in dimension 1.}],
       "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
-    InterfaceMethod<[{Notes, for cost estimates, that x now has the rows of
-      `ranks` ranks, but only about one rank's number of rows are in groups.}],
+    InterfaceMethod<[{Records, for cost estimates, that x now has the rows of
+      `ranks` ranks, of which about 1 / `ranks` are in groups of this rank.}],
       "void", "noteRowsOfRanks", (ins "int64_t":$ranks), [{}],
       [{ static_cast<void>(ranks); }]>,
-    InterfaceMethod<"The tensor added to, or null.", "::mlir::Value", "getInit",
+    InterfaceMethod<"The operand `init`, or null.", "::mlir::Value", "getInit",
       (ins), [{}], [{ return nullptr; }]>,
     InterfaceMethod<"Factor of x . W; init is not scaled.",
       "::llvm::APFloat", "getScale",
@@ -255,7 +255,7 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
   let extraClassDeclaration = [{
     ::mlir::Value getX() { return getXMutable().get(); }
     ::mlir::Value getWeight() { return getWeightMutable().get(); }
-    /// The dimensions of W that have y's width and x's width.
+    /// Indices of W's dimensions: `out` is as wide as y, `in` as wide as x.
     unsigned getOutDimension() {
       return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
     }

@@ -30,8 +30,8 @@ KernelCall EmbeddingOp::getKernelCall() {
 KernelCall ColumnSumOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX());
   int64_t width = columnsOf(getResult());
-  // If rows are narrower than x's (a norm over heads), x is contiguous, and the
-  // stride is the width.
+  // The summed rows may be narrower than x's (a norm over heads). Then x is
+  // contiguous, and the stride is the width.
   SmallVector<std::pair<unsigned, unsigned>> strides;
   if (width == columnsOf(getX()))
     strides.push_back({2, 0});

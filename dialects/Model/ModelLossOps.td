@@ -15,9 +15,9 @@ def Model_HeadLossOp
     hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next token;
     -100: none). Results: loss sum and label count, f32 [1], or f32 [B] with one
     value per sequence; correct i32 [B, T], 1 if the target is the argmax. With
-    a `cap` (not 0) logits z are cap * tanh(z / cap). `columns` replaces some
-    logits, before the cap: columns [B, T, k] instead of matmuls with W, and f32
-    [k] with their token ids.
+    a `cap` (not 0) logits z are cap * tanh(z / cap). `columns` has two
+    operands: [B, T, k], which replaces the logits of k tokens before the cap,
+    and f32 [k], the ids of these tokens.
 
     (C1) W's second dimension is H. (C2) targets is [B, T] i32. (C3) W is not
     4-bit. (C4) the results have these types. (C5) cap is neither negative nor
@@ -63,9 +63,9 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   let summary = "direct preference optimization, the sigmoid loss";
   let description = [{
     `losses` and `labels` have one value per sequence of the policy, `reference`
-    the losses of the model that training started from. For a sequence r =
-    reference - loss: how much likelier the policy makes it. For a pair z = beta
-    * (r of chosen - r of rejected), and its loss is -log sigmoid(z). A reward
+    the losses of the model that training started from. For a sequence, r =
+    reference - loss is the log-ratio of policy to reference. For a pair, z =
+    beta * (r of chosen - r of rejected); its loss is -log sigmoid(z). A reward
     is beta * r; a pair is `right` if z > 0. `slopes` are the derivatives of the
     loss sum with respect to `losses`. (C1) the operands are f32 [B] each, B
     even. (C2) the sums are f32 [1]. Rafailov et al., 2023.

@@ -45,7 +45,7 @@ public:
   }
 
   Value turned(Value x) const { return RowRotateOp::create(b, loc, row, x, 0); }
-  /// Returns, at each chosen answer, the value of the rejected answer.
+  /// Returns, at each chosen answer, the value of its pair's rejected answer.
   Value ofRejected(Value x) const { return neg(turned(x)); }
   /// Returns `x` where there is a pair, else 0 even if `x` is NaN there.
   Value ofPairs(Value x) const { return select(isPair, x, constant(0, row)); }
@@ -179,8 +179,8 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   Value rest = a.oneMinusExp(logp);
   Value odds = a.sub(logp, a.log(rest));
   Value z = a.sub(odds, a.ofRejected(odds));
-  // The mean loss of all tokens of the chosen sequences, times the number of
-  // pairs.
+  // perToken * all: the mean loss of all tokens of the chosen sequences, times
+  // the number of pairs.
   Value tokens = a.total(a.add(labels, arguments[3]));
   Value perToken = a.div(
       a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));

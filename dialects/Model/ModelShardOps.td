@@ -125,7 +125,7 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
       "operands `to` $peer attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// True, for any `result`, if the gradient of any sent tensor comes back.
+    /// Returns whether any sent tensor gets a gradient back; ignores `result`.
     bool isWanted(unsigned result) {
       return ::llvm::is_contained(getWanted(), true);
     }

@@ -24,7 +24,7 @@ def Program_Dialect : Dialect {
                          ^^^^^^^
     ```
 
-    No tensors are left. A `program.kernel` is a generated body (a row region)
+    There are no tensors. A `program.kernel` is a generated body (a row region)
     or the name of a Kernels.def op; a `program.entry` is a straight line of
     commands over `program.buffer`s. The ops and the command kinds of
     runtime/ABI/module.h are the same list:
@@ -202,7 +202,7 @@ def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
 
 def Program_EntryOp : Program_Op<"entry", [IsolatedFromAbove, NoTerminator,
                                            SingleBlock]> {
-  let summary = "a range of commands";
+  let summary = "the commands of one function of train.so";
   let arguments = (ins Program_EntryKindAttr:$kind, I64Attr:$batch,
                        I64Attr:$length);
   let regions = (region SizedRegion<1>:$body);
@@ -330,7 +330,7 @@ def Program_CollectiveOp : Program_Op<"collective"> {
     attr-dict
   }];
   let extraClassDeclaration = [{
-    /// Returns how the command accesses the target. It only reads the source.
+    /// Returns how the command accesses the target; it only reads the source.
     Access getTargetAccess();
   }];
   let hasVerifier = 1;

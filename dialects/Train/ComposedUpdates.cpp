@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Updates of a tensor that take several ops, because they need sums over all of
-// it, or matmuls: adafactor and muon. If the gradient is not finite (`scale` is
-// NaN), p and states stay unchanged.
+// Updates of adafactor and muon, which need several ops per tensor: sums over
+// the whole tensor, or matmuls. If the gradient is not finite (`scale` is NaN),
+// p and states stay unchanged.
 
 #include "dialects/Train/Optimizers.h"
 #include "dialects/Train/UpdateArithmetic.h"

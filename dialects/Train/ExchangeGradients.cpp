@@ -46,7 +46,7 @@ static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
   return success();
 }
 
-/// Receives the gradients of the wanted values from the other stage.
+/// Receives gradients of sent values from the stage that received the values.
 static LogicalResult reverse(SendOp send, Tape &tape) {
   SmallVector<Value> wanted;
   for (auto [value, isWanted] :

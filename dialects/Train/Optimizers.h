@@ -3,8 +3,8 @@
 // The optimizer table, and the layout of optimizer state.
 //
 // A parameter names its optimizer in the attribute `optimizer`, which
-// mark-trainable chooses from --optim. A row of the table names the op that
-// computes the update and its states. The row also sets what one op updates:
+// mark-trainable chooses from --optim. A row of the table has the optimizer's
+// states and the op that computes an update. One op updates, as the row sets,
 //
 //   by group    all parameters that are updated alike, as rows of kFlatColumns
 //               elements, by a row op; states have the layout of the group
@@ -64,7 +64,7 @@ const Optimizer *findOptimizer(llvm::StringRef name);
 const Optimizer *chooseOptimizer(llvm::StringRef option,
                                  llvm::ArrayRef<int64_t> shape);
 
-/// What one update op covers: a group's rows, or one tensor.
+/// The values that one update op changes: a group's rows, or one tensor.
 struct UpdatePiece {
   struct State {
     mlir::RankedTensorType type;

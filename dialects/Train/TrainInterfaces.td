@@ -10,8 +10,8 @@ include "mlir/IR/OpBase.td"
 def Train_Differentiable : OpInterface<"Differentiable"> {
   let cppNamespace = "::qlora::train";
   let description = [{
-    An op with a reverse rule. The rule builds ops at `tape`'s builder: it reads
-    the gradients of the op's results and adds to those of its operands.
+    An op with a derivative rule. The rule creates ops with `tape`'s builder. It
+    reads the results' gradients and adds to the operands' gradients.
   }];
   let methods = [
     InterfaceMethod<"Reverse rule. On failure an error was emitted.",

@@ -414,7 +414,7 @@ KernelCall EmbeddingGradOp::getKernelCall() {
 }
 
 KernelCall ClipNormOp::getKernelCall() {
-  // The statistics row comes first; the kernel reads the count from it.
+  // The kernel reads the label count from the statistics row, which is first.
   return {"clip_norm",
           {{A::Operand, 0}, getLengths() ? A{A::Operand, 1} : A{A::Absent},
            {A::Result, 0}, {A::Result, 1}, {A::Workspace}},

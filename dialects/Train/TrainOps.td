@@ -27,8 +27,8 @@ def Train_Dialect : Dialect {
     `accumulate` (forward, backward, gradients added to the gradient arena)
     and one `evaluate` per compiled length, and one `update` (divide, clip,
     optimizers). If parameters are initialized with a function of other weights,
-    there is one `initialize`. With `schedule_free`, whose used weights are an
-    average of the trained ones, there are one `average` and one `continue`.
+    there is one `initialize`. With `schedule_free`, which evaluates an average
+    of the trained weights, there are one `average` and one `continue`.
     Steps contain model ops and the ops below.
 
     Trainable parameters and their gradients are flat f32 arenas with one
@@ -454,20 +454,20 @@ class Train_RowUpdate<string mnemonic>
                     DeclareOpInterfaceMethods<Model_RowOp, ["getRowMaps"]>]>;
 
 def Train_AdamWOp : Train_RowUpdate<"adamw"> {
-  let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
+  let summary = "AdamW as in torch (Loshchilov and Hutter, 2019)";
   let description = "States m and v. All operands are [R, kFlatColumns].";
 }
 
 def Train_LionOp : Train_RowUpdate<"lion"> {
-  let summary = "Lion as bitsandbytes has it (Chen et al., 2023)";
+  let summary = "Lion as in bitsandbytes (Chen et al., 2023)";
   let description = "State m.";
 }
 
 def Train_ScheduleFreeOp : Train_RowUpdate<"schedule_free"> {
   let summary = "AdamW without a schedule (Defazio et al., 2024)";
   let description = [{
-    States z and v. p is y, at which gradients are computed; the used weights
-    are the average x (`schedule_free_switch`). z starts at p.
+    States z and v. p is y, at which gradients are computed; evaluation uses the
+    average x (`schedule_free_switch`). z starts at p.
   }];
 }
 
@@ -482,7 +482,7 @@ def Train_ScheduleFreeSwitchOp : Train_Op<"schedule_free_switch",
 def Train_UpdateOp : Train_Update<"update",
     [DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>,
      DeclareOpInterfaceMethods<Model_LibraryOp>]> {
-  let summary = "updates one tensor with the kernel of that name";
+  let summary = "updates one tensor with the library kernel `kernel`";
   let description = "p and g are [R, C]; the kernel defines the states.";
   let ownArguments = !con((ins StrAttr:$kernel), updateArguments);
   let assemblyFormat =

@@ -131,7 +131,7 @@ struct DataMix {
   double validationSize = 0;           ///< argument of selectRows()
 };
 struct DataParts {
-  std::unique_ptr<Dataset> training, validation; ///< the latter may be null
+  std::unique_ptr<Dataset> training, validation; ///< `validation` may be null
 };
 StatusOr<DataParts> openMix(const DataMix &mix,
                             const CompiledVariants &variants,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// --packing: which rows share a sequence. StepPacking.h is --step-packing.
+// Implements --packing, which puts several rows into one sequence.
 
 #ifndef QLORA_RUNTIME_DATA_ROWPACKING_H
 #define QLORA_RUNTIME_DATA_ROWPACKING_H

@@ -26,9 +26,9 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
-/// Returns the layouts of micro-batches `first` to `first` + N - 1. In
-/// lockstep, all have the largest of their shapes. `smallest` returns an
-/// index's layout in the smallest shape that fits.
+/// Returns the layouts of shape.ranks micro-batches from index `first` on. In
+/// lockstep, all get the largest shape among them. `smallest(index)` returns a
+/// layout in the smallest shape that fits.
 template <typename Smallest>
 static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
                                         const Smallest &smallest) {

@@ -37,7 +37,7 @@ struct TokenRequest {
   std::string chatTemplate;
   std::vector<std::string> formats = {}; ///< value of --row-format; empty: any
   std::string excess = "truncate";       ///< value of --excess-length-strategy
-  /// The data's name of each column: "prompt" -> "question"; "": ignored.
+  /// Maps a column, such as "prompt", to its name in the data. "": ignored.
   std::map<std::string, std::string> columns = {};
   int64_t workers = 0; ///< processes that tokenise; 0: one per CPU
   /// Limit for the bytes of all rows files in the folder; the least recently

@@ -27,8 +27,8 @@
 
 namespace qlora {
 
-/// Movable; spans and references live as long as it does. Immutable, so any
-/// thread may read it.
+/// Movable; the module must outlive spans and references to it. Immutable, so
+/// any thread may read it.
 class LoadedModule {
 public:
   /// Returns kNotFound if there is no file, kDataLoss if it is damaged,

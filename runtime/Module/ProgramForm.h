@@ -2,8 +2,8 @@
 
 // The form of a program: whatever affects the content of files and checkpoints,
 // or the order of collectives. Ranks that run together need programs of the
-// same form. Within a form, each rank may have its own plan (recomputation,
-// early decoding, host memory), as its GPU's memory allows.
+// same form. Programs of the same form may differ in the plan (recomputation,
+// early decoding, host memory), as the memory of each rank's GPU allows.
 
 #ifndef QLORA_RUNTIME_MODULE_PROGRAMFORM_H
 #define QLORA_RUNTIME_MODULE_PROGRAMFORM_H

@@ -52,9 +52,9 @@ struct LinkUse {
 };
 /// Whether ranks of one machine run a collective `kind` in shared memory.
 bool isInWindow(unsigned kind);
-/// Return the use of the window, of a ring of machines, and of a ring inside
-/// one machine, which includes packing for an all_to_all. `bytes` is the size
-/// of the collective's larger operand.
+/// Return the use of the shared window, of a ring of machines, and of a ring
+/// inside one machine. The last includes packing for an all_to_all. `bytes` is
+/// the size of the collective's larger operand.
 LinkUse windowUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse ringUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse socketUse(unsigned kind, double bytes, int64_t ranks);

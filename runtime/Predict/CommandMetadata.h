@@ -28,8 +28,8 @@ struct CommandMetadata {
   double boundSeconds = 0;
 };
 
-/// Describes a module's commands on `device`. `device` is null for the rank of
-/// another pipeline stage, whose planned kernels are then assumed. The
+/// Describes a module's commands on `device`. `device` is null for a pipeline
+/// stage on another rank; its planned kernels are then assumed. The
 /// constructor's arguments must outlive the table.
 class CommandMetadataTable {
 public:

@@ -31,7 +31,7 @@ class ConnectionLoop {
 public:
   using Clock = std::chrono::steady_clock;
 
-  /// An accepted connection. The protocol must not change `unsent`.
+  /// An accepted connection. The protocol writes `unsent` only with send().
   struct Connection {
     FileDescriptor socket; ///< the protocol may move it out and keep it
     /// Size in bytes of the message that is read next. 0: nothing is read.

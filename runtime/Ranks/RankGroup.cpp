@@ -113,7 +113,7 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
                                          timeout, limitsOf(env))
                          : refuse(rendezvous, env, own, patience);
   if (!ring.isOk())
-    rendezvous.close(); // so that the server tells the others
+    rendezvous.close(); // so that the server informs other ranks
   if (server)
     server->waitUntilTold(env.limits.telling);
   QLORA_RETURN_IF_ERROR(ring.status());

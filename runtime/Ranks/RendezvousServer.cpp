@@ -199,7 +199,7 @@ void RendezvousServer::refuse(Connection &client) {
 
 /// Handles a client's request when it has arrived completely.
 void RendezvousServer::answer(Connection &client) {
-  if (client.step == kExchanges) { // it has the error
+  if (client.step == kExchanges) { // the error was sent
     client.received.clear();
     client.wanted = sizeof(RendezvousRequest);
     return;

@@ -3,8 +3,8 @@
 // `qlora-run --gpus N` without another launcher: this process starts N copies
 // of itself, one per rank, and supervises them.
 //
-// A rank gets its numbers in torchrun's variables (RANK, WORLD_SIZE, ...) and a
-// socket to the launcher in QLORA_RANK_CHANNEL (RankChannel).
+// A rank gets torchrun's variables (RANK, WORLD_SIZE, ...), and in
+// QLORA_RANK_CHANNEL a socket to the launcher (RankChannel).
 //
 // The launcher guarantees:
 //  * The first failure is shown once, with its rank: a rank's own error, or

@@ -51,8 +51,8 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 
 class Metrics {
 public:
-  /// `out` and `errors` must outlive this object. `name`: if several runs share
-  /// these outputs, this run's name, which starts each line ("run" in JSON).
+  /// `out` and `errors` must outlive this object. `name`: starts each line
+  /// ("run" in JSON); set if several runs share the outputs.
   Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 

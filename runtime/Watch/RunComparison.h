@@ -35,7 +35,7 @@ struct ComparedRun {
   std::string name;
   double ranks, steps, tokens, tokensPerSecond, planned, peak, loss,
       evaluationLoss;
-  std::optional<Estimate> speedUp;  ///< nothing if there are too few lines
+  std::optional<Estimate> speedUp;  ///< nullopt if there are too few lines
   double efficiency;                ///< speed-up per rank
   double exposed; ///< fraction of time waiting for other ranks
   std::optional<Estimate> lossDifference; ///< run minus first run

@@ -3,7 +3,7 @@
 // Reads the files of a run for pages and tables about it: metrics.jsonl,
 // config.resolved.yaml, environment.json and plan.json. The folder is a run's
 // --output-dir or a session's (Session/SessionRecord.h). For a run that still
-// trains or was interrupted, the files have what it has logged so far.
+// trains or was interrupted, the files contain the values logged so far.
 
 #ifndef QLORA_RUNTIME_WATCH_RUNFOLDER_H
 #define QLORA_RUNTIME_WATCH_RUNFOLDER_H
@@ -37,7 +37,7 @@ struct LoggedLines {
 struct RunFolder {
   std::string name; ///< name of the folder
   LoggedLines logged{""};
-  std::optional<Options> settings; ///< nothing if unreadable
+  std::optional<Options> settings; ///< nullopt if unreadable
   /// JSON objects; empty if the file is missing.
   nlohmann::json environment = nlohmann::json::object();
   nlohmann::json plan = nlohmann::json::object();

@@ -130,14 +130,14 @@ private:
   StatusOr<nlohmann::ordered_json> readings(const Window &logged,
                                             double seconds);
   Status nameStraggler(const nlohmann::ordered_json &values);
-  /// Returns the seconds of waits since the last call; NaN if not measured.
+  /// Returns seconds waited for other ranks since the last call; NaN: unknown.
   double takeWaits();
   Status log();
 
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< latest with an update, but the latest step and rate
+  SettledStep last; ///< latest updating step; `step` and rate of any step
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Plans each candidate, then chooses.
+// Plans each candidate batch size, then chooses one.
 
 #include "tools/qloracc/BatchSearch.h"
 

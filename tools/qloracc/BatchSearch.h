@@ -18,7 +18,7 @@ namespace qlora {
 
 struct FoundBatch {
   int64_t batch = 0;
-  StepPlan plan; ///< with that batch
+  StepPlan plan; ///< plan with `batch`
   /// Why the batch was chosen, in one line; empty if its plan does not fit.
   std::string reason;
 };

@@ -13,7 +13,7 @@ namespace qlora {
 /// multiple of the stages, as Megatron's interleaved schedule needs.
 Status fillChunks(const Options &options, CompileOptions &compile);
 
-/// Checks --stage-speeds, by which layers are assigned to `stages` stages.
+/// Checks --stage-speeds, which determines the layers of each of the `stages`.
 Status checkStageSpeeds(const CompileOptions &compile, int64_t stages);
 
 } // namespace qlora

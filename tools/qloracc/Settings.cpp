@@ -127,8 +127,8 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
 /// has rows (JSONL, or a rows file of qlora-data), not micro-batches.
 StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   const std::string choice = options.text("step_packing");
-  // Preference training has one answer per sequence, and a pipeline splits a
-  // micro-batch by rows.
+  // Buckets suit neither preference training, with one answer per sequence, nor
+  // a pipeline, which splits a micro-batch by rows.
   if (options.text("rl") != "none" || stages > 1)
     return false;
   if (choice != "auto")
@@ -213,7 +213,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
         map);
   settings.compile.deviceMap = mapped.map;
   QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.stages));
-  // Record stages that come from the map; else keep --parallel as written.
+  // If --device-map determines the stages, record them as --parallel.
   return map.empty() ? applyMesh(mapped.mesh, settings)
                      : setLayout(settings, mapped.mesh);
 }

@@ -25,7 +25,7 @@ struct CompilerSettings {
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
   bool verbose = false;
-  std::string answer; ///< to --help, --help-all or --version, or empty
+  std::string answer; ///< text of --help, --help-all, --version; or empty
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;

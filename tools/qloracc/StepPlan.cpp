@@ -39,7 +39,7 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
                              const DeviceProfile &device) {
   CompileOptions options = settings.compile;
   options.remarks = false;
-  // The plan may exceed the host limit; `fits` says so below.
+  // Plan without the host limit, which is compared with the plan below.
   const int64_t hostLimit = std::exchange(options.hostMemoryLimit, 0);
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);

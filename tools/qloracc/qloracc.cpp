@@ -371,7 +371,7 @@ int main(int argc, char **argv) {
                   arith::ArithDialect, math::MathDialect>();
   train::registerModelGradients(registry);
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
-  // LLVM's own pool respects CPU affinity, but no cgroup quota.
+  // LLVM's default pool respects CPU affinity, but not a cgroup's quota.
   llvm::DefaultThreadPool threads(llvm::hardware_concurrency(usableCpus()));
   context.setThreadPool(threads);
   // Diagnostics have location, problem and fix; users do not need the op.

@@ -4,14 +4,14 @@
 # Each line is a test of ctest: its name, its tier, the seconds that it takes on
 # an idle core, and its command.
 #
-#   quick  ./test.sh: no label
-#   full   ./test.sh full: the label, and all of quick
-#   soak   ./test.sh soak: the label alone
+#   quick  ./test.sh runs these tests (no label)
+#   full   ./test.sh full runs these and the quick tests (label full)
+#   soak   ./test.sh soak runs only these tests (label soak)
 #
-# docs/internals/testing.md says what belongs into which tier.
+# docs/internals/testing.md describes which tests belong to which tier.
 
-# test_case(name tier seconds command...): long tests start first, and may take
-# twenty times their seconds on a slow or busy machine.
+# test_case(name tier seconds command...) adds a test. ctest starts long tests
+# first. The timeout allows for slow or busy machines.
 function(test_case name tier seconds)
   add_test(NAME ${name} COMMAND ${ARGN}
            WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/e2e)
@@ -22,7 +22,7 @@ function(test_case name tier seconds)
   endif()
 endfunction()
 set(tools --tools ${CMAKE_BINARY_DIR}/bin)
-# A script of e2e/, in the Python environment of install.sh or in PEFT's.
+# e2e() runs a script in install.sh's Python environment, in_peft() in PEFT's.
 function(e2e name tier seconds script)
   test_case(${name} ${tier} ${seconds} ${Python3_EXECUTABLE} ${script} ${tools}
             ${ARGN})
@@ -31,7 +31,7 @@ set(peft ${CMAKE_SOURCE_DIR}/.venv/peft/bin/python)
 function(in_peft name tier seconds script)
   test_case(${name} ${tier} ${seconds} ${peft} ${script} ${tools} ${ARGN})
 endfunction()
-# Golden cases, with flags of goldens.py.
+# Adds a test of golden cases. The arguments are flags and cases of goldens.py.
 function(goldens name tier seconds)
   e2e(golden-${name} ${tier} ${seconds} goldens.py ${ARGN})
 endfunction()
@@ -85,13 +85,13 @@ e2e(plans quick 20 plans.py tightest_8b head_chunks auto_limit)
 e2e(plans-long full 60 plans.py long_context saved_on_the_host shared_context
     trained_whole chosen_layouts)
 e2e(plans-70b soak 120 plans.py in_pieces)
-# Published models; the recompute plans against the optimum.
+# Models from the Hub, then recomputation plans compared with the optimum.
 e2e(published soak 60 published.py gemma-3-1b Phi-4-mini SmolLM3-3B
     Mixtral-8x7B)
 e2e(recompute-gap full 60 recompute_gap.py)
 
 # ------------------------------- pairs of family, format, adapter and ranks
-# Each test trains every third row, from another row on.
+# Each test trains every third row, starting at a different row.
 e2e(covering quick 60 covering.py --jobs 1 --every 3 --peft ${peft})
 foreach(first 1 2)
   e2e(covering-${first} full 60 covering.py --jobs 1 --every 3 --first ${first}
@@ -120,7 +120,7 @@ e2e(sweep quick 12 sweep.py)
 e2e(report full 16 report.py)
 e2e(compression full 30 compression.py)
 e2e(power-sgd full 30 power_sgd.py)
-# LoRA inputs that are kept in 8 bits for the backward.
+# LoRA inputs that are saved in 8 bits for the backward pass.
 e2e(lora-int8 quick 16 lora_int8.py)
 e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 
@@ -143,13 +143,13 @@ endforeach()
 goldens(checkpointing quick 4 --compile-flag=--gradient-checkpointing llama-nf4
         qwen2-nf4 llama-packed llama-dropout)
 
-# Adapters in PEFT, except families or masks newer than Debian's torch.
+# Loads adapters in PEFT, except those that need a newer torch than Debian's.
 in_peft(peft-load full 30 peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed
         llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed
         llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied
         mistral-window qwen2-bias qwen2-nf4)
-# Dropout, with the same masks in PyTorch. The masks alone, for families that
-# Debian's torch, or the transformers for it, does not have.
+# Replays dropout in PyTorch with the same masks. If Debian's torch or
+# transformers does not have the family, only the masks are checked.
 in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks
         qwen2-nf4-ranks llama-dora llama-neftune)
 e2e(dropout-masks quick 10 dropout_replay.py --masks llama3-targets
@@ -212,10 +212,10 @@ goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
 e2e(cuda-platform quick 30 cuda_platform.py)
 e2e(step-packing-cuda full 20 step_packing.py ${on_cuda})
 e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
-# The driver calls of a step of 32 layers are counted.
+# Counts the driver calls of a step of 32 layers.
 e2e(cuda-step full 15 cuda_step.py)
-# Weights decoded ahead, in any order of the queues, whether copied before or
-# not, and activations copied there and back.
+# Runs streams in every allowed order: with weights decoded ahead, and with
+# weights and activations copied from and to the host.
 e2e(cuda-platform-bnb full 20 cuda_platform.py --case prequantized-bnb)
 e2e(cuda-platform-offload full 20 cuda_platform.py --case llama-nf4 --bf16
     --offload base,optimizer,activations)
@@ -239,7 +239,7 @@ goldens(fsdp quick 2 --ranks 4 --compile-flag=--parallel=fsdp=2
 goldens(fsdp-no-overlap full 2 --ranks 2 --compile-flag=--parallel=fsdp=2
         --compile-flag=--disable-pass=schedule-gathers llama-nf4)
 e2e(shards full 120 shards.py)
-# Trainable parameters.
+# Sharded trainable parameters.
 goldens(fsdp-trained quick 2 --ranks 2 --compile-flag=--parallel=fsdp=2
         llama-full llama-embed)
 goldens(zero2 quick 3 --ranks 2 --compile-flag=--parallel=zero2=2
@@ -249,7 +249,7 @@ goldens(fsdp-cuda-bf16 full 3 ${on_cuda} --ranks 2 --bf16
 goldens(zero2-cuda quick 2 ${on_cuda} --ranks 4
         --compile-flag=--parallel=zero2=2 qwen3-ranks)
 e2e(pieces full 40 pieces.py)
-# Updates.
+# Sharded optimizer states.
 set(zero1_cases --ranks 2 --compile-flag=--parallel=zero1=2 llama-full
     llama-embed-tied qwen3-ranks)
 goldens(zero1 quick 3 ${zero1_cases})
@@ -284,7 +284,7 @@ e2e(layouts-cp-cuda full 10 layouts.py --axis cp ${on_cuda} --every 18)
 goldens(cp quick 2 --parallel cp=2 qwen3-ranks llama-packed)
 goldens(cp-rest full 6 --parallel cp=2 llama-dropout gptoss-mxfp4 llama-dpo
         llama-orpo mixtral-balance llama-dora)
-# Padded heads.
+# With cp=8, attention heads are padded to a multiple of 8.
 goldens(cp8 full 4 --parallel cp=8 gemma3-nf4 llama-dpo)
 goldens(cp8-cuda full 3 --parallel cp=8 ${on_cuda} gpt2)
 goldens(cp-cuda-bf16 quick 1 --parallel cp=2 ${on_cuda} --bf16 qwen3-ranks)
@@ -333,8 +333,8 @@ foreach(mesh zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 zero2=2,tp=2,pp=2
 endforeach()
 
 # ----------------------------------------- the runtime alone, under sanitizers
-# sanitized(tree tier seconds sanitizers build test...): `build` builds the
-# tests in build/`tree`, without LLVM; then each of them is a test here.
+# sanitized(tree tier seconds sanitizers build test...) adds the test `build`,
+# which builds the tests in build/`tree` without LLVM, and one test for each.
 function(sanitized tree tier seconds sanitizers build)
   set(folder ${CMAKE_BINARY_DIR}/${tree})
   test_case(${build} ${tier} ${seconds}
@@ -354,7 +354,7 @@ sanitized(asan quick 200 address,undefined asan-build RuntimeBaseTests
 sanitized(asan full 300 address,undefined asan-build-rest RuntimeKernelsTests
           RuntimeDeviceTests RuntimePredictTests RuntimeWatchTests
           RuntimeSessionTests KernelTests FrontendTests CudaPlatformTests)
-# cuDNN's ordered gradient is a second run of KernelTests.
+# Runs KernelTests again with cuDNN's gradient that sums in a fixed order.
 test_case(asan-CudnnOrdered full 10 ${CMAKE_CTEST_COMMAND} --test-dir
           ${CMAKE_BINARY_DIR}/asan --output-on-failure -R ^CudnnOrdered$)
 set_tests_properties(asan-CudnnOrdered PROPERTIES
@@ -381,9 +381,9 @@ set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)
 e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --flips 2000
     --steps 60)
 e2e(partition-all soak 300 partition.py --all)
-# Makes an environment with the versions of the references, which takes 6 GB.
+# Makes a 6 GB Python environment with the versions that made the references.
 e2e(peft-live soak 1200 peft_live.py)
-# Tests each version of cuDNN. A version that is new here takes 0.5 GB.
+# Tests each version of cuDNN. A version that is not installed takes 0.5 GB.
 test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
 # Runs README's two commands on a fresh Debian 12, as root.
 test_case(fresh-root soak 4800

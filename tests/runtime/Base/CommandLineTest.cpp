@@ -95,8 +95,8 @@ TEST(CommandLine, Errors) {
             "--lora-target-modules instead");
 }
 
-/// Returns a command line with a list as "rest | name=text ...", where rest are
-/// the other arguments.
+/// Returns the parsed command line as "rest | name=text ...", where rest are
+/// the arguments that belong to no option.
 static std::string withList(std::vector<std::string> words) {
   auto line = parse(words);
   if (!line.isOk())

@@ -23,8 +23,8 @@ void expectOneLine(const Status &status, const std::string &part) {
       << status.message() << " has no " << part;
 }
 
-/// After a failed call, a folder has a complete manifest or none that could be
-/// taken for complete.
+/// After a failed call, a folder has a complete manifest, or none that
+/// verifies.
 TEST(Faults, OfAManifest) {
   for (const int error : {ENOSPC, EIO})
     for (const unsigned calls : {kChanges, kReads}) {
@@ -119,8 +119,8 @@ TEST(Faults, OfAProgram) {
   }
 }
 
-/// A process may be killed at any call. The folder then has the old file or the
-/// new file.
+/// If the process is killed at any call, the folder has the old file or the new
+/// file.
 TEST(Faults, OfAKilledProcess) {
   const TemporaryFolder folder;
   FaultSweep sweep({.calls = kChanges,

@@ -24,8 +24,7 @@ TEST(JsonText, ExactTextIsRead) {
       "plain", "tok\xff.safetensors", "\xff\xfe", "caf\xc3\xa9", "half \xc3",
       "too long \xc0\xaf \xe0\x80\xaf", "surrogate \xed\xa0\x80",
       "above \xf4\x90\x80\x80", "emoji \xf0\x9f\x98\x80", "quote \" \\ \n",
-      // Code points that represent bytes in the exact form, complete and
-      // incomplete.
+      // dumpExact() uses private code points such as this one internally.
       "private \xf4\x8f\xbf\xbf", "cut \xf4\x8f\xbf", "\x80\xbf\xc0",
       std::string("zero \0 in it", 12)};
   for (const std::string &text : texts) {

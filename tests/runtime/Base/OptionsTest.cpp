@@ -181,8 +181,8 @@ TEST(Options, YamlErrorsNameTheLine) {
             std::string::npos);
 }
 
-/// Each level repeats the previous value ten times with YAML aliases, which
-/// gives more values than the limit.
+/// Each level repeats the previous level ten times with YAML aliases. The
+/// expanded text has more values than the limit.
 TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   std::string text = "lora_rank_pattern:\n  a0: &a0 q_proj\n";
   for (int level = 1; level < 8; ++level) {

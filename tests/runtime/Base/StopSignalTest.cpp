@@ -19,8 +19,8 @@ TEST(StopSignal, OneRequestIsAnsweredOnceForASecond) {
   EXPECT_TRUE(isSaveAsked()) << "until it is answered";
   answerSaveSignal();
   EXPECT_FALSE(isSaveAsked());
-  // A launcher may have sent the signal to another rank, which forwards it to
-  // this rank later. A repetition within a second is ignored.
+  // A launcher may have signalled another rank too, which forwards the signal
+  // to this rank later. A repetition within a second is therefore ignored.
   std::raise(SIGUSR1);
   EXPECT_FALSE(isSaveAsked());
   std::this_thread::sleep_for(1100ms);

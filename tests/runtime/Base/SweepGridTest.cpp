@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The runs of a --sweep.
+// Expands --sweep into the settings of its runs.
 
 #include "runtime/Base/SweepGrid.h"
 

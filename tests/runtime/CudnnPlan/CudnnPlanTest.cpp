@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Plans that cuDNN makes for our attention graphs on described devices. cuDNN
-// compiles these plans without a GPU, because none of them is run.
-// LD_LIBRARY_PATH must lead to the version QLORA_CUDNN_VERSION (for example
-// 91900).
+// cuDNN's plans for our attention graphs. Tests describe each device by its
+// properties. No plan is run, so cuDNN can compile it without a GPU.
+// LD_LIBRARY_PATH must contain the cuDNN version QLORA_CUDNN_VERSION (for
+// example 91900).
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -203,8 +203,8 @@ TEST_P(CudnnPlans, GradientInSmallPieces) {
 }
 
 /// The scores of 4 heads are too large to store. A plan therefore needs an
-/// engine that sums in a fixed order with a workspace proportional to the
-/// length.
+/// engine that sums in a fixed order, with a workspace proportional to the
+/// sequence length.
 TEST_P(CudnnPlans, GradientOfLongSequences) {
   const bool isHopper = GetParam().arch == 90;
   const auto made = planGradient({1, 70016, 32, 8, 128, 0, isHopper});

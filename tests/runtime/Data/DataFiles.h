@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files of tokens and rows that a test writes and opens.
+// Helpers that write and open files of tokens and rows.
 
 #ifndef QLORA_TESTS_RUNTIME_DATA_DATAFILES_H
 #define QLORA_TESTS_RUNTIME_DATA_DATAFILES_H

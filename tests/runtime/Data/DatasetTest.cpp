@@ -128,8 +128,8 @@ TEST(Dataset, TokensStayInTheirFile) {
   }
   [[maybe_unused]] const int64_t before = ownBytes();
   auto data = open(path, {1, {tokens}, 10});
-  // Sanitizers use more memory for data that is read: shadow memory, and freed
-  // windows.
+  // Sanitizers need more memory for data that was read: they have shadow memory
+  // and retain freed windows.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   EXPECT_LT(ownBytes() - before, 1 << 20);
 #endif
@@ -296,7 +296,7 @@ TEST(RowsFile, StepPackingNeedsBuckets) {
             "with --step-packing true");
 }
 
-/// Three pairs of answers with 1 and 2, 3 and 1, and 2 and 2 tokens.
+/// Writes three pairs of answers with (1, 2), (3, 1) and (2, 2) tokens.
 static std::string threePairs(const char *isPairs = "true") {
   const Ints ids = {1, 2, 2, 3, 3, 3, 4, 5, 5, 6, 6};
   return writeRows("pairs", ids, ids, {0, 1, 3, 6, 7, 9, 11},

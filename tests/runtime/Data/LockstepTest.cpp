@@ -19,8 +19,8 @@ static Ints tokensOf(const MicroBatch &batch) {
   return tokens;
 }
 
-/// Expects that ranks that read together have one shape, and that `said` is the
-/// maximum of their label counts. `read` takes a rank and a shape.
+/// Expects that all ranks of a lockstep read have one shape, and that `said` is
+/// the maximum of their label counts. `read` takes a rank and a shape.
 template <typename Read>
 static void expectLockstep(const StepShape &alone, const Read &read,
                            std::optional<int64_t> said) {

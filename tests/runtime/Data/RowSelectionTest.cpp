@@ -35,8 +35,8 @@ std::map<int64_t, int> times(const std::vector<int64_t> &rows) {
 }
 
 TEST(RowSelection, AWeightIsHowOftenARowComes) {
-  // Rows of a (0 to 99) occur twice, or three times for half of them. Half of
-  // the rows of b (100 to 299) occur once.
+  // Half of the rows of a (0 to 99) occur twice, the other half three times.
+  // Half of the rows of b (100 to 299) occur once.
   auto count = times(select({{"a", 100, 2.5}, {"b", 200, 0.5}}).training);
   int three = 0, once = 0;
   for (int64_t row = 0; row < 100; ++row) {
@@ -120,7 +120,7 @@ TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
     ++firsts[batch.ids[0]];
   }
   EXPECT_EQ(firsts, (std::map<int32_t, int>{{1, 1}, {4, 1}, {6, 2}, {8, 2}}));
-  // 3 + 2 + 2 (2 + 3) = 15 tokens in 6 sequences of 4.
+  // An epoch has 3 + 2 + 2 (2 + 3) = 15 tokens in 6 sequences of 4.
   EXPECT_NEAR(*data.paddingShare({}), 1 - 15.0 / 24, 1e-12);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache of tokenised JSONL, with a shell script as qlora-data.
+// The cache of tokenised JSONL, with a shell script in place of qlora-data.
 
 #include "runtime/Data/TokenCache.h"
 
@@ -133,7 +133,7 @@ TEST_F(TokenCache, ADamagedFileIsMadeAgain) {
   }
 }
 
-/// Whatever fails in the cache's folder: rows are whole, or the error names it.
+/// If a file call fails, the rows are complete or the error names the folder.
 TEST_F(TokenCache, FaultsLeaveWholeRowsOrNone) {
   using How = FaultPlan::How;
   converter(copyRows());

@@ -137,8 +137,8 @@ TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 
-/// The shard index is the rank's index in the group that shards tables. The
-/// program's only kernel stores it.
+/// The shard index is the rank's index in the group that shards embedding
+/// tables. The program's only kernel stores it.
 TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
   for (const auto &[tensorRanks, pieces] : {std::pair(2, 1), {1, 2}, {1, 1}}) {
     DemoTables tables;

@@ -170,8 +170,8 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
       waited.push_back(t.end);
     }
   }
-  // The compute queue waits for the end of the collective, even if the wait
-  // comes late.
+  // The compute queue waits until the collective has ended, even if it reaches
+  // the wait late.
   ASSERT_EQ(summed.size(), 2u);
   ASSERT_EQ(waited.size(), 2u);
   for (size_t step = 0; step < 2; ++step)

@@ -15,7 +15,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Returns the error for a driver file; expects one line.
+/// Returns the error of opening a driver file; expects that it is one line.
 std::string refusal(const char *file,
                     StatusCode code = StatusCode::kUnavailable) {
   const Status status = CudaDriver::openFile(file).status();

@@ -103,7 +103,7 @@ protected:
     return runEntry(*device, *module, module->entries()[entry], step);
   }
 
-  /// Does what a complete run does, so that nearly each driver call occurs.
+  /// Makes nearly every driver call that a complete run makes.
   Status runAll(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(start(options));
     for (int times = 0; times < 3; ++times)

@@ -168,7 +168,7 @@ TEST_F(CudaDeviceTest, EveryFailingCallIsAnError) {
 #define QLORA_DRIVER(Member, Symbol, Parameters)                               \
   others += failed.contains(#Symbol) ? "" : #Symbol " ";
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
-  // For messages, NVML's readings and waits in a group; two have no caller.
+  // These are called only for messages, NVML and group waits, or not at all.
   EXPECT_EQ(others, "cuGetErrorName cuGetErrorString cuDeviceGetPCIBusId "
                     "cuDeviceTotalMem_v2 cuFuncSetAttribute cuEventQuery ");
 }
@@ -270,7 +270,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
       "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs a "
       "driver for CUDA 13.2, but the installed driver is for CUDA 12.8; update "
       "the driver, or compile the model with an nvcc of CUDA 12.8 or older");
-  // A compiler so new that its minimum driver is unknown.
+  // The minimum driver of this future compiler is unknown.
   tables.header.cuda_version = 14010;
   EXPECT_HAS(refused(13020, 90), "needs a driver for CUDA 14.0, but the");
 }

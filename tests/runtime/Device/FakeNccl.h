@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // A table of NCCL functions without NCCL, for tests of our logic. The
-// all-reduce of the world communicator doubles its operand. Another
-// communicator is split off, whose handle appears some queries after the split.
-// Every call completes after a few queries; any call can fail, also in a
-// FaultSweep, or stay in progress forever. tests/cuda/ tests collectives
-// between ranks.
+// all-reduce of the world communicator doubles its operand. A split creates a
+// second communicator, whose handle appears some queries later. Every call
+// completes after a few queries. Any call can fail, also in a FaultSweep, or
+// stay in progress forever. tests/cuda/ tests collectives between ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -209,8 +208,8 @@ inline const Nccl &newNccl() {
   return nccl;
 }
 
-/// The host's collectives as rank 0 of two (or `count`) ranks. The other ranks
-/// only repeat this rank's bytes.
+/// Host collectives of rank `own` of `count` ranks. The other ranks only repeat
+/// this rank's bytes.
 class TwoRanks final : public Collectives {
 public:
   int rank() const override { return own; }

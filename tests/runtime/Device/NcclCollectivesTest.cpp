@@ -133,7 +133,7 @@ TEST_F(NcclCollectivesTest, PeersAreCountedFromTheRank) {
                                                   "recv 1 of 7 (0)"}));
 }
 
-/// This rank is rank 3 of 4; ranks 2 and 3 shard a base.
+/// This rank is rank 3 of 4. Ranks 2 and 3 shard the frozen weights.
 class NcclShardsTest : public NcclCollectivesTest {
 protected:
   NcclShardsTest() {
@@ -173,8 +173,8 @@ TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
   EXPECT_FALSE(group.isAborted);
 }
 
-/// This rank is rank 7 of 8: ranks 5 and 7 shard a base, ranks 6 and 7 are
-/// tensor-parallel.
+/// This rank is rank 7 of 8. Ranks 5 and 7 shard the frozen weights; ranks 6
+/// and 7 are tensor-parallel.
 TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   host.own = 7;
   host.count = 8;
@@ -205,8 +205,8 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
-/// This rank is rank 3 of 4: ranks 2 and 3 are context-parallel, and all ranks
-/// shard a base.
+/// This rank is rank 3 of 4. Ranks 2 and 3 are context-parallel, and all ranks
+/// shard the frozen weights.
 TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
   fake::TwoRanks lines;
   lines.own = 1;
@@ -293,7 +293,7 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
       "update it, or start 2 GPUs");
 }
 
-/// Rank 0 of 4, whose groups are all ranks and a pair.
+/// This rank is rank 0 of 4. Its groups are all ranks and a pair of ranks.
 class NcclFailuresTest : public NcclShardsTest {
 protected:
   NcclFailuresTest() { host.own = shards.own = 0; }

@@ -107,8 +107,8 @@ TEST_F(SequenceShards, AreWrittenAndReadAtTheirPlace) {
   EXPECT_EQ(seen.line_part, 1u);
 }
 
-/// The step block has the rank's own label count, or the given maximum over
-/// ranks, but never more than the tokens of its cp shard.
+/// labelled_rows is the rank's own label count, or the given maximum over
+/// ranks. It never exceeds the number of tokens of the cp shard.
 TEST_F(SequenceShards, HaveTheirOwnLabels) {
   load();
   evaluate(std::nullopt);
@@ -135,7 +135,7 @@ TEST_F(SequenceShards, AreAllOfItWithoutOtherRanks) {
   EXPECT_EQ(seen.line_part, 0u);
 }
 
-/// In entries without sequences line_tokens is 1, because kernels divide by it.
+/// line_tokens is 1 in entries without sequences, because kernels divide by it.
 TEST_F(SequenceShards, HaveATokenInEntriesWithoutLines) {
   tables.kernels[2].function = [](const qlora_kernel_args *args, int64_t,
                                   int64_t) { seen = *args->step; };

@@ -27,8 +27,8 @@ private:
   std::vector<size_t> &log;
 };
 
-/// An entry with `count` GEMMs that runs can share; the GEMM with index `fails`
-/// returns an error.
+/// An entry with `count` GEMMs that several runs can execute together. The GEMM
+/// with index `fails` returns an error or throws.
 class Products final : public SweepEntry {
 public:
   Products(std::string name, int count, LibraryKernel &kernel, int fails = -1)
@@ -95,8 +95,8 @@ TEST(SweepTurns, OtherEntriesWaitAndMeetAgain) {
       EXPECT_TRUE(turns.run(run, entry).isOk());
     }
   });
-  // First run 0 alone, then the evaluation alone, then both runs together, then
-  // the rest of run 1.
+  // Run 0's first step (two GEMMs), then the evaluation, then both runs
+  // together, then run 1's last step.
   EXPECT_EQ(log, std::vector<size_t>({1, 1, 1, 2, 2, 1, 1}));
 }
 
@@ -127,7 +127,7 @@ TEST(SweepTurns, WhoFailsLeavesTheGroup) {
   EXPECT_EQ(failures, 2);
 }
 
-/// Only one thread runs at a time, so `log` needs no lock.
+/// Only one thread runs at a time, so `working` and `log` need no lock.
 TEST(SweepTurns, OneWorksAtATime) {
   std::vector<size_t> log;
   CountingKernel kernel(log);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The cost model: every op of Kernels.def has a cost. Expected costs are
-// computed next to the expectations.
+// The cost model: every op of Kernels.def has a cost. Comments derive the
+// expected costs.
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -62,8 +62,8 @@ TEST(CostModel, AGemmIsArithmeticOrMemory) {
   Work mixed = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16, QLORA_DTYPE_F32,
                         QLORA_DTYPE_BF16, false);
   EXPECT_DOUBLE_EQ(secondsOf(mixed, roundDevice()), kLaunch + 20e-3 + 0.8e-3);
-  // With k = 1, 2e6 FLOPs take 20 us. But c, which is read and written, has 8e6
-  // bytes, and b is packed.
+  // With k = 1, 2e6 FLOPs take only 20 us. Reading and writing c moves 8e6
+  // bytes, which takes longer, and b is packed.
   Work skinny = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                          QLORA_DTYPE_F32, true);
   EXPECT_DOUBLE_EQ(secondsOf(skinny, roundDevice()),
@@ -87,8 +87,8 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
   // Decoding 1e6 elements of 4 bytes at 4 GB/s adds 1 ms to the GEMM. The GEMM
   // runs at 0.65 of a large GEMM's rate, and packs 8e6 bytes at memory speed.
-  // It waits for the stored weight, and once for the 8e6 bytes of a and c,
-  // which then stay in a cache.
+  // It also waits for the stored weight and, once, for the 8e6 bytes of a and
+  // c, which then stay in a cache.
   const double waited = (517120 + 8e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
@@ -101,9 +101,9 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
   // Decoding takes 1 ms, as above. Meanwhile, memory moves 4 bytes per element
-  // and the stored tensor: 500032 bytes of codes, 15680 scales, 62 scales of
-  // scales in 256 bytes, tables of 1024 and 64 bytes, and an offset, rounded up
-  // to a multiple of 64.
+  // and the stored tensor: 500032 bytes of codes, 15680 scales, 62 nested
+  // scales in 256 bytes, tables of 1024 and 64 bytes, and an offset. The total
+  // is rounded up to a multiple of 64.
   const Work work = kernelWork(decode);
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()), kLaunch + 1e-3);
   DeviceProfile quick = roundDevice();
@@ -157,7 +157,7 @@ TEST(CostModel, AGpuThatIssuesTooLittleIsBoundByIt) {
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
   // The row op does not use tensor cores.
   EXPECT_EQ(demandOf(rowWork(1e6, 0), slow).arithmetic, 0);
-  // A GEMM's rate includes its instructions.
+  // A GEMM's measured rate already includes the time to issue instructions.
   Work product = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                           QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(product, slow), 2e-6 + (4e6 + 8e3) / 10e9);
@@ -191,7 +191,7 @@ TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
 }
 
 TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
-  // 1,000 queries attend to 5.005e5 keys in total, with 64 dimensions.
+  // The queries of 1,000 tokens attend to 5.005e5 keys in total.
   std::vector<std::pair<const char *, int64_t>> shape = {
       {"length", 1024}, {"dim", 64}, {"ldq", 64}, {"ldk", 64}, {"ldv", 64},
       {"ldo", 64}, {"window", 0}, {"cap", 0}};
@@ -240,8 +240,8 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   EXPECT_DOUBLE_EQ(secondsOf(backward, roundGpu()),
                    2e-6 + 2.5 * flops / 0.2e12);
   // Short sequences have a lower rate. A FLOP takes 2.5925e-3 + 0.75897 / keys
-  // ns: 1/300 for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5
-  // keys.
+  // ns. That is 1/300 ns for the 1024.5 keys per query of 2k tokens, 1/360 for
+  // the 4096.5 keys of 8k, and 1.2327/300 for the 500.5 keys here.
   DeviceProfile uneven = roundGpu();
   uneven.gpu->cudaAttention.forward = {300, 360};
   EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);
@@ -293,8 +293,8 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"lines", 1},
                                 {"replaced", 0}},
                                dtypes);
-  // One kernel lists the rows. Five follow per chunk (4, 4 and 2 rows): gather,
-  // logits, softmax, gradient, scatter. A last one adds losses.
+  // One kernel lists the rows. Each chunk (4, 4 and 2 rows) has five kernels:
+  // gather, logits, softmax, gradient, scatter. A last kernel adds the losses.
   std::vector<Work> kernels = cudaKernelWork(head);
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;

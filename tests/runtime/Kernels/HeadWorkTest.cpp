@@ -46,9 +46,9 @@ TEST(HeadWork, PiecesHaveTheProductsOfTheWhole) {
 }
 
 TEST(HeadWork, OnCudaAPieceIsChunksOfProducts) {
-  // One kernel lists the rows. Each chunk of three rows has five kernels:
+  // One kernel lists the rows. Each chunk of four rows has five kernels:
   // gather, logits, softmax, gradient, scatter. A last kernel computes the
-  // states of the remaining rows.
+  // states of the unlabelled rows.
   const std::vector<Work> kernels = cudaKernelWork(part(10));
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;

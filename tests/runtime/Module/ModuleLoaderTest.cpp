@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The loader accepts the demo module, and rejects it if any one field is
-// changed, with a message that names the error.
+// The loader accepts the demo module. If any field is changed, the loader
+// rejects the module with a message that names the error.
 
 #include "runtime/Module/ModuleLoader.h"
 

@@ -10,8 +10,8 @@
 namespace qlora {
 namespace {
 
-/// Makes the first weight NF4 in blocks of 64 with double quantization, and a
-/// tp shard: the first half of a weight with twice as many rows.
+/// Makes the first weight a tp shard: the first half of the rows of an NF4
+/// weight with blocks of 64 and double quantization.
 void makeSlice(DemoTables &t) {
   qlora_parameter &p = t.parameters[0];
   t.header.tensor_ranks = 2;

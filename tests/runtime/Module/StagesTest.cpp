@@ -66,7 +66,7 @@ TEST(Stages, HaveTheParametersOfOneModel) {
   EXPECT_EQ(module->parameterOfModel("demo.none"), nullptr);
 }
 
-/// Damaged files: a field that stages compare is checked before it is compared.
+/// A field of a damaged file is checked before stages compare it.
 TEST(Stages, AreReadWithinTheirTables) {
   const char *parameter =
       "'demo': stage 1: parameter 0 has no name, arena or shape";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Costs of collectives: GPUs in rings, and CPU ranks through windows of shared
-// memory. Rates are round, and calculations are next to the expectations.
+// memory. Rates are round, and comments derive the expected costs.
 
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -49,8 +49,7 @@ TEST(CollectiveCost, GpusHaveARingInANodeAndOneOfNodes) {
   EXPECT_DOUBLE_EQ(seconds(16), 2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 
-/// Corresponding ranks of adjacent stages differ by the number of ranks of a
-/// stage.
+/// Stage peers are as many ranks apart as a stage has ranks.
 TEST(CollectiveCost, GpusOfStagesAreApart) {
   const auto seconds = [](unsigned kind, int64_t stride) {
     return collectiveDemand(kind, 1e6, 2, stride, gpu()).seconds();
@@ -65,11 +64,11 @@ TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
   const auto memory = [](unsigned kind, int64_t ranks) {
     return collectiveDemand(kind, 4e6, ranks, 1, cpu()).memory;
   };
-  // Each rank copies 4 MB in and 4 MB out, with two accesses per copy. Adding
-  // half of the data takes three accesses: 4 + 1.5 accesses of 4 MB.
+  // Each rank copies 4 MB in and out of the window, with two accesses per copy.
+  // Adding half of the data takes three accesses: 4 + 1.5 accesses of 4 MB.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_REDUCE, 2), 5.5 * 4e-3);
-  // Each rank copies its own half to its place and into the window, and the
-  // other half out of it: 3 halves of two accesses.
+  // Each rank copies its own half into the result and the window, and the other
+  // half out of the window: 3 halves with two accesses each.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 2), 3 * 4e-3);
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 4), 2.5 * 4e-3);
   EXPECT_GT(memory(QLORA_COLLECTIVE_REDUCE_SCATTER, 2),
@@ -82,7 +81,7 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   };
   const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
   EXPECT_GT(once, 0);
-  // Windows have 2 MiB. A sum needs two synchronizations in each of 4 rounds.
+  // Windows have 2 MiB. An all-reduce synchronizes twice in each of 4 rounds.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 2), 2 * once);
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
   // An all-gather of N ranks needs N - 1 messages.
@@ -117,15 +116,14 @@ TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
   const auto demand = [](unsigned kind, int64_t ranks, int64_t stride) {
     return collectiveDemand(kind, 1 << 20, ranks, stride, measured());
   };
-  // With six ranks, a sum takes 2 * 6 - 3 time slots and one more for each of 4
-  // chunks. The data is sent twice, and one chunk 8 times on its way to the
-  // last rank and back.
+  // An all-reduce of six ranks takes 2 * 6 - 3 time slots, and one more for
+  // each of its 4 chunks. The data is sent twice. In addition, one chunk is
+  // sent 8 times on its way to the last rank and back.
   const Demand sum = demand(QLORA_COLLECTIVE_ALL_REDUCE, 6, 1);
   EXPECT_EQ(sum.memory, 0);
   EXPECT_DOUBLE_EQ(sum.launch, 13 * 100e-6);
   EXPECT_DOUBLE_EQ(sum.serial, 4.0 * (1 << 20) / 1e8);
-  // Two ranks on two machines: the data is sent once, and one chunk in
-  // addition.
+  // Two ranks on two machines send the data once, and one chunk again.
   EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 2).serial,
                    1.25 * (1 << 20) / 1e8);
   EXPECT_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 1).serial, 0);

@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-/// Returns the use and its time on a link with 20 us per message and 2 GB/s.
+/// Returns `use` with its time on a link with 20 us per message and 2 GB/s.
 LinkSample sampleOf(const LinkUse &use) {
   return {use, use.messages * 20e-6 + use.bytes / 2e9};
 }
@@ -31,8 +31,8 @@ TEST(LinkRates, FindWhatGaveTheTimes) {
   EXPECT_NEAR(link.gbps, 2, 1e-9);
 }
 
-/// Errors are relative to the measured times, so a short call that was delayed
-/// counts no more than a long call.
+/// The fit minimizes relative errors, so a delayed short call has no more
+/// weight than a long call.
 TEST(LinkRates, WeighErrorsByTheTimes) {
   const LinkRate link =
       fitLink(std::vector<LinkSample>{{{1, 1}, 2e-5}, // 20 us without bytes
@@ -43,11 +43,10 @@ TEST(LinkRates, WeighErrorsByTheTimes) {
   EXPECT_NEAR(link.gbps, 1, 1e-4);
 }
 
-/// If times fall with the number of messages or with the bytes, the measurement
-/// is noise. Messages and bytes then still cost something.
+/// If times fall as messages or bytes increase, the measurement is noise. The
+/// fit still gives messages and bytes a positive cost.
 TEST(LinkRates, GiveNothingForFree) {
-  // The cost per message is a tenth of its maximum, which the sample with 100
-  // messages gives.
+  // A message costs a tenth of its upper bound, which is 1 ms / 100 messages.
   LinkRate link =
       fitLink(std::vector<LinkSample>{{{100, 1e6}, 1e-3}, {{1, 2e6}, 4e-3}});
   EXPECT_NEAR(link.messageMicroseconds, 1, 1e-9);
@@ -55,7 +54,7 @@ TEST(LinkRates, GiveNothingForFree) {
   EXPECT_LT(link.gbps, 10);
   link = fitLink(std::vector<LinkSample>{
       {{1, 1e6}, 1e-3}, {{9, 1e3}, 1e-2}, {{1, 4e6}, 1e-3}});
-  // Bytes take at most 1 ms for 4 MB, 4 GB/s; a tenth of that time is 40 GB/s.
+  // 4 MB take at most 1 ms, at 4 GB/s. A tenth of this time means 40 GB/s.
   EXPECT_NEAR(link.gbps, 40, 1e-9);
   EXPECT_GT(link.messageMicroseconds, 100);
 }

@@ -34,10 +34,10 @@ private:
   std::vector<int64_t> lengths;
 };
 
-/// The module with an INPUT arena of 100.5 pages, numbered from 0. Kernels of
-/// training access pages 0 and 1 for length 4, and 10 to 30 for length 8.
-/// Kernels of evaluation access page 50, and pages 99 to the end. Bindings are
-/// in page 0.
+/// The module with an INPUT arena of 100.5 pages, numbered from 0. Training
+/// kernels access pages 0 and 1 for length 4, and pages 10 to 30 for length 8.
+/// Evaluation kernels access page 50 for length 4, and page 99 to the end for
+/// length 8. Bindings are in page 0.
 class ResidentMemoryEstimateTest : public testing::Test {
 protected:
   void SetUp() override {

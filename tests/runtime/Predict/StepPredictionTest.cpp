@@ -135,7 +135,7 @@ TEST_F(StepPredictionTest, WithoutItsEntryThereIsNoStep) {
 }
 
 TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
-  // Two ranks: latency 1 us and 72 bytes at 10 MB/s, concurrent with scale_add.
+  // The all-reduce (1 us, and 72 bytes at 10 MB/s) overlaps with scale_add.
   const StepPrediction two = only(2, 1);
   EXPECT_NEAR(two.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
   EXPECT_NEAR(two.exposedCommunication, 8.2e-6 - kKernel, 1e-15);
@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second stage runs one kernel twice: the kernel that overlaps with the
-/// transfer. It is therefore ready later and has more work.
+/// The second stage runs twice the kernel that overlaps with the transfer. This
+/// stage is therefore ready later and has more work.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;
@@ -184,8 +184,7 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   EXPECT_GT(later.seconds, equal.seconds);
   EXPECT_NEAR(later.seconds - later.busySeconds(),
               later.exposedCommunication - later.overlapped, 1e-15);
-  // With 16 ranks, corresponding ranks of adjacent stages are 8 apart, so on
-  // two nodes.
+  // With 16 ranks, stage peers are 8 ranks apart, and thus on different nodes.
   EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
   EXPECT_HAS(predictionText(later, nullptr, roundGpu()),
              "  stage 1 of 2, which has the most work");

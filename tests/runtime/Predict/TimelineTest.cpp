@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Simulated clocks of queues: waits, and the cost of concurrent work. The
-// calculations are next to the expectations.
+// Simulated clocks of queues: waits, and the cost of concurrent work. Comments
+// derive the expected times.
 
 #include "runtime/Predict/Timeline.h"
 
@@ -99,8 +99,8 @@ std::vector<TimelineItem> backward(double sendSeconds) {
 }
 
 TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
-  // The decode has half of the GPU until its second of work ends at time 2. The
-  // GEMM then has 1 of its 2 seconds left.
+  // The decode (side queue) has half of the GPU until its second of work ends
+  // at time 2. The GEMM (main queue) then has 1 of its 2 seconds left.
   const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
                                            kernel(kSide, 0, 1)};
   std::vector<TimelineSpan> spans(items.size());
@@ -136,8 +136,8 @@ TEST(Timeline, BandwidthIsShared) {
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
   EXPECT_DOUBLE_EQ(two.seconds, 2);
   EXPECT_DOUBLE_EQ(two.overlapped, 0);
-  // Together they need 1.5 times the bandwidth. The decode ends after 0.2 * 1.5
-  // seconds, when 0.2 of the GEMM's second is done and 0.8 is left.
+  // A GEMM and a decode need 1.5 times the bandwidth together. The decode ends
+  // after 0.2 * 1.5 seconds, when 0.8 of the GEMM's second remain.
   Timeline mixed = timelineOf({kernel(kMain, 1, 0.5), kernel(kSide, 0, 0.2)});
   EXPECT_DOUBLE_EQ(mixed.seconds, 0.3 + 0.8);
   EXPECT_NEAR(mixed.overlapped, 0.1, 1e-12);

@@ -89,8 +89,8 @@ TEST(Heartbeat, RanksThatLiveAndEndWellAreNoCause) {
 TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
   char byte;
   for (int round = 0; round < 400; ++round) {
-    // One heartbeat, and then the goodbye. Rank 2 sends no heartbeats; that
-    // silence is no cause here.
+    // Rank 1 sends one heartbeat, then the goodbye. Rank 2 sends none. The
+    // interval is an hour, so this silence is no error.
     Circle circle(3, {2}, {1h, 10, 100ms, 300ms});
     ASSERT_EQ(recv(circle.own[0].get(), &byte, 1, MSG_PEEK), 1); // a beat
     char rest[256];
@@ -105,8 +105,8 @@ TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
   }
 }
 
-/// Both ranks at a broken connection show the same message, with their hosts'
-/// names.
+/// All ranks show the same message, which names the hosts of the two ranks at
+/// the silent connection.
 TEST(Heartbeat, SilenceEndsAllWithOneLine) {
   Circle circle(5, {2});
   for (int rank : {0, 1, 3, 4})

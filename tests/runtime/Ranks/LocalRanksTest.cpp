@@ -18,7 +18,7 @@ using namespace qlora;
 using namespace std::chrono_literals;
 using Access = LocalRanks::Access;
 
-/// Exchanges texts of ranks on several machines; this rank is rank `own`.
+/// allGather() returns `texts`, in which "here" is this rank's text.
 class Told final : public Collectives {
 public:
   Told(std::vector<std::string> texts, int own)

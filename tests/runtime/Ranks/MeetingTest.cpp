@@ -140,7 +140,7 @@ static size_t threadsOfThisProcess() {
                     std::filesystem::directory_iterator()));
 }
 
-/// One thread of the rendezvous serves all connections and ends immediately.
+/// One thread serves all connections, and ends although some are still open.
 TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   auto served = std::make_unique<Served>(2);
   const size_t before = threadsOfThisProcess();
@@ -189,8 +189,8 @@ TEST(Meeting, StrangersInTheRingCostNothing) {
   other.join();
 }
 
-/// A rank that has both neighbours waits for the other ranks, whose heartbeats
-/// have not begun.
+/// A rank that is connected to both neighbours waits for the other ranks.
+/// Silence is no error before all ranks are connected.
 TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();

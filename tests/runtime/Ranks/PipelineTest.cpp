@@ -20,10 +20,9 @@ static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
   return bytes;
 }
 
-/// Stages send more than a connection buffers, with odd sizes, in the same
-/// order for any two stages: first forward, then backward. Afterwards the
-/// stages have made different numbers of sends, and groups of all ranks still
-/// work.
+/// Stages send messages of odd sizes that exceed a connection's buffer: first
+/// all forward, then all backward. Afterwards collectives of all ranks still
+/// work, although stages have made different numbers of sends.
 TEST(Pipeline, StagesSendAndReceive) {
   for (const auto &[size, stages] : {std::pair(4, 2), {4, 4}, {8, 4}})
     runJob(size, GroupSizes{{QLORA_GROUP_PP, stages}}, [](RankGroup &group) {

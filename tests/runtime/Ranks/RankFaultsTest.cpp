@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Two ranks, as two processes, meet and add numbers while each call on a socket
-// of one of them fails in turn. That rank continues, or says which call or rank
-// failed. The other rank ends too, and at once.
+// Two processes, one per rank, connect and run all-reduces. In one of them,
+// each socket call fails in turn. That rank continues, or its error names a
+// call or a rank. If it fails, the other rank ends immediately.
 
 #include <gtest/gtest.h>
 
@@ -27,10 +27,10 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-/// How long a rank waits for one that has never come, or whose connection was
-/// lost before it said whose it is.
+/// How long a rank waits for a peer that has never connected, or whose
+/// connection was lost before it identified itself.
 constexpr auto kPatience = 1500ms;
-/// All other waits end earlier: the failed rank has closed its connections.
+/// Limit for all other waits: the failed rank has closed its connections.
 constexpr auto kAtOnce = 1200ms;
 
 size_t openDescriptors() {
@@ -56,7 +56,7 @@ Status addOnRanks(RankGroup &group) {
   return group.collectives().barrier();
 }
 
-/// Joins, adds and ends, as a session does.
+/// Joins a job, runs all-reduces and leaves the job, as a session does.
 Status playRank(const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(RankGroup group,
                          RankGroup::join(env, std::move(listening), kPatience));
@@ -79,8 +79,8 @@ int runRank(const RankEnvironment &env, FileDescriptor listening,
   return status.isOk() ? 0 : 1;
 }
 
-/// Runs the rank `failing` in this process and the other one in a child that
-/// the sweep spares. Returns bit 0 if the former fails, bit 1 if the latter.
+/// Runs rank `failing` here, and the other rank in a child process without
+/// faults. Returns bit 0 if `failing` fails, bit 1 if the other rank fails.
 int runBoth(int failing) {
   const size_t descriptors = openDescriptors();
   auto listening = listenOn("127.0.0.1", 0);
@@ -115,7 +115,7 @@ int runBoth(int failing) {
   return code + (status == 0 ? 0 : 2);
 }
 
-/// Expects what the ranks have printed to be one clear line each.
+/// Expects one line from each rank that failed, with the failed call or a rank.
 void expectLines(const FaultyRun &run, const FaultSweep &sweep, int failing) {
   std::vector<std::string> lines;
   std::istringstream text(run.errors);

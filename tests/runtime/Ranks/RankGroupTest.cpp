@@ -58,7 +58,7 @@ TEST(RankGroup, EveryGroupHasItsOwnPieces) {
               std::ranges::equal(std::span(to).subspan(other * bytes, bytes),
                                  pieceOf(first + other, bytes)))
               << rank << " " << other << " " << bytes;
-        // An all-reduce over all ranks takes place in between.
+        // Alternate with all-reduces over all ranks.
         std::vector<float> sum(bytes % 1000 + 1, 1);
         ASSERT_TRUE(group.collectives()
                         .run({QLORA_COLLECTIVE_ALL_REDUCE,
@@ -187,7 +187,7 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
   });
 }
 
-/// Each rank waits in another ring than the ring in which the loss is noticed.
+/// Rank 7 is lost. Ranks wait in rings of three axes; some lack rank 7.
 TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
@@ -213,12 +213,12 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank waits in one ring for a rank that learns of the loss in another ring.
-/// `axis` is FSDP or TP.
+/// Rank 3 of 4 is lost. Rank 1 waits in one ring for a rank that notices the
+/// loss in another ring. `axis` is FSDP or TP.
 static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
-  // A rank still in the barrier would notice the loss there.
+  // No rank may still be in the barrier, where it would notice the loss.
   std::latch met(4);
   runJob(4, mesh, [&](RankGroup &group) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
@@ -297,7 +297,7 @@ TEST(RankGroup, AllShowTheFirstCause) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank's own report replaces errors that only refer to that rank.
+/// A failed rank's own report replaces other ranks' errors that refer to it.
 TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
   runJob(3, 1, [](RankGroup &group) {
     if (group.rank() == 2)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A rank process for SupervisorTest: joins the other ranks, then behaves as
-// argv[1] says.
+// argv[1] specifies.
 
 #include <fcntl.h>
 #include <signal.h>

@@ -148,7 +148,7 @@ TEST(Rendezvous, AnotherSecretDoesNotEndAStart) {
   second.join();
 }
 
-/// A client that ignores the server's proof receives nothing.
+/// A client with an invalid proof of the secret receives nothing.
 TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
   Served served(1);
   const FileDescriptor stranger =
@@ -183,7 +183,7 @@ TEST(Rendezvous, TheServerProvesTheSecretToo) {
   }
 }
 
-/// Another program, which sends text, uses the port.
+/// The port belongs to another program, which sends text.
 TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
@@ -201,7 +201,7 @@ TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   other.join();
 }
 
-/// The server of the previous start closes its connections and ends.
+/// Two connections close at once, as those of a previous start's server.
 TEST(Rendezvous, AClosedConnectionIsTriedAgain) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Collectives of ranks (threads here) by messages and through shared memory:
-// results and bits of every kind, and what happens when a rank ends.
+// exact results of every kind, and errors after a rank has ended.
 
 #include "runtime/Ranks/RingCollectives.h"
 
@@ -218,7 +218,7 @@ TEST_P(RingCollectivesTest, BarrierAndEmptySums) {
 
 TEST_P(RingCollectivesTest, ALostRankEndsTheOthers) {
   auto start = std::chrono::steady_clock::now();
-  // A rank still in the barrier would notice the loss there.
+  // No rank may still be in the barrier, where it would notice the loss.
   std::latch met(5);
   runGroup(5, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());

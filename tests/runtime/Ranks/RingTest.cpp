@@ -13,8 +13,8 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Returns what a rank that this test plays announces: 32 bytes for the proof,
-/// its port and its address.
+/// Returns the announcement of a rank that the test plays: 32 bytes for the
+/// proof, its port and its address.
 static std::string placeOf(const FileDescriptor &listening) {
   return std::string(32, 'x') + std::to_string(portOf(listening).value()) +
          " 127.0.0.1";
@@ -26,7 +26,7 @@ TEST(Ring, StrangersAreNoNeighbours) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   Rendezvous second = served.connectAs(1, 2);
   std::thread other([&] {
-    // The client learns where rank 0 listens and which bytes the proof covers.
+    // The client receives rank 0's port and the bytes that the proof covers.
     const std::string found = second.exchange(placeOf(listening), 5s).value();
     const FileDescriptor stranger =
         std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The time limits of ranks in tests: a tenth of those of a job, so that a test
-// that waits for one is quick.
+// Time limits of ranks in tests: a tenth of a job's limits, so that tests in
+// which a limit expires are fast.
 
 #ifndef QLORA_TESTS_RUNTIME_RANKS_TENTHLIMITS_H
 #define QLORA_TESTS_RUNTIME_RANKS_TENTHLIMITS_H
@@ -17,8 +17,8 @@ inline constexpr RankTimeLimits kTenthLimits = [] {
        {&limits.handshake, &limits.stranger, &limits.longer, &limits.closing,
         &limits.telling, &heartbeat.beat, &heartbeat.settle, &heartbeat.word})
     *each /= 10;
-  // No test waits for `neighbours`, or for a heartbeat that is missed with
-  // these limits. On a busy machine a thread may not run for seconds.
+  // On a busy machine a thread may not run for seconds. So these limits
+  // tolerate more missed heartbeats. Tests do not wait for `neighbours`.
   heartbeat.missed *= 10;
   return limits;
 }();

@@ -261,7 +261,7 @@ TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
   EXPECT_EQ(check({{"init_lora_weights", "gaussian"}}), "");
 }
 
-/// An earlier adapter stays, or the message says where the new one is.
+/// On failure, the earlier adapter stays or the error names the new folder.
 TEST_F(Adapter, FaultsLeaveAWholeAdapter) {
   const fs::path out = folder / "out", earlier = folder / "earlier";
   const auto weightsIn = [](const fs::path &where) {
@@ -360,8 +360,8 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
       bytesOf(folder / "out/adapter_model.safetensors");
   value = 1;
   const fs::path out = folder / "out", staging = out / ".staging";
-  // Renaming the adapter's first or last file fails; a new run follows each
-  // case.
+  // Renaming the adapter's first or last file fails, even if the staging folder
+  // was removed before.
   for (const char *name : {"adapter_config.json", "tokenizer.json"})
     for (const bool isRemoved : {false, true}) {
       fs::remove_all(out);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Sharded arenas, and error feedback that differs on every rank: rank 0 reads
-// complete tensors, every rank gets its own bytes back, and the memory needed
-// does not grow with the arenas.
+// Tensors in sharded arenas and error-feedback residuals, which differ on every
+// rank. Rank 0 reads complete tensors, and every rank restores its own bytes.
+// The memory needed does not grow with the arenas.
 
 #include "runtime/Session/ArenaTensors.h"
 
@@ -59,9 +59,9 @@ class ShardedTensors : public testing::Test {
 protected:
   static constexpr uint64_t kTensors = 512; ///< bytes of the second range
 
-  /// Builds tables either with states whose updates are sharded, or with states
-  /// of sharded trainable parameters and one unsharded state. The first range
-  /// has shards of `first` bytes.
+  /// Builds tables of optimizer states with sharded updates or, if
+  /// `isOfTrained`, of sharded trainable parameters plus one unsharded state.
+  /// The first range has shards of `first` bytes.
   void makeTables(uint32_t pieces, bool isOfTrained = false,
                   uint64_t first = uint64_t{5} << 20) {
     const uint64_t second = kTensors / std::max(2u, pieces);
@@ -264,7 +264,7 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
 #endif
 
 //===----------------------------------------------------------------------===//
-// Residuals: equal bits on the same number of ranks, an equal sum otherwise
+// Residuals: equal bits on the same number of ranks, otherwise equal sums
 //===----------------------------------------------------------------------===//
 
 /// Index of the trainable parameter in the demo module.

@@ -85,8 +85,8 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
         std::string::npos)
         << output.errors;
   }
-  // Rewinding returned to the checkpoint of the previous step, so the results
-  // are equal.
+  // Skipping step 3 leaves the weights of step 2, which rewinding restores from
+  // a checkpoint. So the results are equal.
   EXPECT_EQ(adapter("skip"), adapter("rewind"));
   EXPECT_NE(adapter("skip"), contents(folder / "skip/checkpoint-2/"
                                                "adapter_model.safetensors"));

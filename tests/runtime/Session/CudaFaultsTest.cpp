@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Whole runs on the software platform while each call of the driver and each
-// operation of a stream fails in turn: the run ends with one line that names
-// it. Calls that fail after a Device has begun are in CudaDeviceTest.cpp, those
-// of cuBLASLt and cuDNN in tests/conformance.
+// Complete runs on the software platform in which each driver call and each
+// stream operation fails in turn. The run ends with one line that names the
+// call. CudaDeviceTest.cpp tests calls that fail after a Device was created,
+// tests/conformance those of cuBLASLt and cuDNN.
 
 #include <dlfcn.h>
 
@@ -24,7 +24,7 @@ protected:
   }
   ~CudaFaults() override { unsetenv("XDG_CACHE_HOME"); }
 
-  /// The libraries that this process has loaded are found under their names.
+  /// Loads the platform's libraries first, so that the run finds them by name.
   int train() {
     for (const char *name : {"libcuda.so.1", "libnvidia-ml.so.1"})
       if (!dlopen((QLORA_CUDA_PLATFORM "/" + std::string(name)).c_str(),
@@ -48,7 +48,7 @@ protected:
     }
   }
 
-  /// Returns the lines of a run without those of the platform.
+  /// Returns the lines of a run, except the platform's lines.
   static std::vector<std::string> linesOf(const FaultyRun &run) {
     std::vector<std::string> lines;
     std::istringstream text(run.errors);
@@ -80,8 +80,8 @@ TEST_F(CudaFaults, EndTheRunWithTheNameOfTheCall) {
         << where;
   }
   EXPECT_GE(sweep.failures(), 100);
-  // A run continues without readings of the GPU and without the printed memory,
-  // and the device's destructor has nothing to report.
+  // A run ignores failures of calls that only measure the GPU, and one failure
+  // in the device's destructor.
   for (const auto &[name, count] : ignored)
     EXPECT_TRUE(name.starts_with("nvml") || name == "cuDeviceGetPCIBusId" ||
                 name == "cuMemGetInfo_v2" ||

@@ -41,14 +41,14 @@ TEST(Dump, KnowsWhichTokensRowsOfLogitsAreOf) {
   };
   using Tokens = std::vector<int64_t>;
   EXPECT_EQ(tokens(8, 1, 5), Tokens({0, 1, 2, 3, 4, 5, 6, 7}));
-  // Rank 3, in pairs of context-parallel ranks, has the second half of each
+  // With pairs of context-parallel ranks, rank 3 has the second half of each
   // sequence.
   EXPECT_EQ(tokens(4, 2, 3), Tokens({2, 3, 6, 7}));
-  // Ranks that shard a table have the rows of all ranks: first the rows of one
-  // context-parallel rank, then the rows of the next one.
+  // Ranks that shard the embedding table have the rows of both context-parallel
+  // ranks, one rank after the other.
   EXPECT_EQ(tokens(8, 2, 0), Tokens({0, 1, 4, 5, 2, 3, 6, 7}));
-  // Ranks 2 and 3, the second half of four context-parallel ranks, have the
-  // second half of each sequence.
+  // Ranks 2 and 3 of four context-parallel ranks have the second half of each
+  // sequence.
   EXPECT_EQ(tokens(4, 4, 2), Tokens({2, 6, 3, 7}));
 }
 

@@ -80,7 +80,7 @@ protected:
             << name << " of line " << i;
     }
   }
-  /// Returns sums over the steps since the last logged line, from a checkpoint.
+  /// Returns a checkpoint's sums over the steps since the last log line.
   nlohmann::json windowOf(const char *program, const char *out,
                           const char *gpus) {
     module = program;
@@ -89,8 +89,7 @@ protected:
     return stateOf(out)["log"]["window"];
   }
   void stopOneOfTwo(const char *program);
-  // Returns the state in the checkpoint of step 2, and metadata of its
-  // manifest.
+  // Return the state and the manifest's metadata in the checkpoint of step 2.
   nlohmann::json stateOf(const char *out) {
     const auto file = SafetensorsFile::open(
         (folder / out / "checkpoint-2/state.safetensors").string());

@@ -308,7 +308,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
         "adapter_model.safetensors.part.");
   EXPECT_TRUE(hasSpace);
   EXPECT_TRUE(adapter("out").empty());
-  // The launcher's ranks end after it, but not immediately.
+  // The ranks that the launcher started end shortly after it.
   ProcessOutput third;
   for (int i = 0; i < 300; ++i) {
     third = run({"--train-file", at("tokens.safetensors"), "--output-dir",

@@ -51,7 +51,7 @@ protected:
     const ProcessOutput output = runBad(out, std::move(flags));
     EXPECT_EQ(output.exitCode, exitCode) << output.errors;
   }
-  /// Trains an earlier run of six steps, whose weights differ.
+  /// Trains an earlier run of six steps with another learning rate.
   void expectEarlierRun(const char *out) {
     expectRun(out, {"--max-steps", "6", "--lr", "0.5", "--on-nonfinite",
                     "skip"});

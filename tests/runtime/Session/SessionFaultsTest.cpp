@@ -161,8 +161,8 @@ TEST_F(SessionFaults, AKilledRunResumes) {
 
 /// A run that replaces another run in its folder is killed. Until the new run
 /// takes over the folder, the other run's checkpoints are complete. Afterwards,
-/// resuming continues the new run, or is an error if only the other run's files
-/// are there.
+/// a resumed run continues the new run. If only the other run's files are left,
+/// resuming is an error.
 TEST_F(SessionFaults, AKilledRunThatReplacesAnotherResumes) {
   makeReference();
   const FaultyRun other =
@@ -228,7 +228,7 @@ TEST_F(SessionFaults, AResumedRunThatCannotReadSaysSo) {
     EXPECT_NE(run.errors.find("resumes from '"), std::string::npos) << where;
     EXPECT_TRUE(adapter("out") == expected.adapter) << where;
     EXPECT_EQ(losses(), expected.losses) << where;
-    // If a checkpoint could not be written, there is a warning.
+    // A checkpoint may be incomplete only if the run has printed a warning.
     if (troubles(run).empty())
       EXPECT_TRUE(moments() == expected.moments) << where;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A session in this process, which a FaultSweep runs in a child process.
+// Runs a session in the calling process, so that a FaultSweep can run it in a
+// child.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_SESSIONHERE_H
 #define QLORA_TESTS_RUNTIME_SESSION_SESSIONHERE_H

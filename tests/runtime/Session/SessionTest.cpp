@@ -325,8 +325,8 @@ TEST_F(Session, ARanksMistakeIsShownOnce) {
       << output.errors;
 }
 
-/// A run may read and write files whose names are not UTF-8. Its records have
-/// names with which these files can be opened again.
+/// A run may read and write files whose names are not UTF-8. The names in its
+/// records open the same files again.
 TEST_F(Session, FilesMayHaveAnyNames) {
   const std::string data = at("tok\xff.safetensors");
   const std::string output = at("out\xff");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Programs whose entries all have collectives (UNIGRAM_SHARDS): ranks run the
-// same entries at the same time, even if their data, ends and signals differ.
-// They compute what a single rank computes. CudaRanksTest.cpp tests this on
+// Programs whose entries all have collectives (UNIGRAM_SHARDS). Ranks run the
+// same entries at the same time, even if their data or signals differ. They
+// compute the same results as a single rank. CudaRanksTest.cpp tests this on
 // GPUs.
 
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Programs with two tensor-parallel ranks (UNIGRAM_TENSOR_RANKS), which have
-// the same rows. They train and report exactly what a single rank does.
+// the same rows. They train and report exactly like a single rank.
 // CudaRanksTest.cpp tests this on GPUs.
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST_F(TensorRanks, CountEveryLabelOnce) {
     EXPECT_EQ(one[name], two[name]) << name;
   EXPECT_EQ(factsOf("one")["rows_per_step"], factsOf("two")["rows_per_step"]);
   EXPECT_EQ(factsOf("two")["ranks"], 2);
-  // A single rank resumes it with the same rows.
+  // A single rank resumes from the checkpoint with the same rows.
   module = QLORA_UNIGRAM_MODULE;
   train("again", {"--max-steps", "4", "--logging-steps", "3",
                   "--resume-from-checkpoint", at("two/checkpoint-2")});
@@ -60,8 +60,9 @@ TEST_F(TensorRanks, DumpWhatOneRankHas) {
   EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
 }
 
-/// All ranks search for the row together, because all entries have collectives.
-/// Rows 4 and 5 are the first micro-batch of the second step.
+/// All ranks search for the micro-batch with the infinite loss together,
+/// because all entries have collectives. Its rows 4 and 5 are the first of the
+/// second step.
 TEST_F(TensorRanks, FindWhereALossIsInfinite) {
   module = QLORA_UNIGRAM_TENSOR_MODULE;
   const std::string said =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The kernels of UnigramModule.c for a GPU: one thread does all work.
+// GPU kernels of UnigramModule.c. One thread does all work.
 
 #define UNIGRAM_ARGS qlora_cuda_args
 #define UNIGRAM_FUNCTION static __device__

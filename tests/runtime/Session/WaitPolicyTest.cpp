@@ -16,8 +16,7 @@ using WaitPolicy = SessionFixture;
 TEST_F(WaitPolicy, ALoaderMayStartTheProgram) {
   Dl_info loader;
   ASSERT_NE(dladdr(reinterpret_cast<void *>(getauxval(AT_BASE)), &loader), 0);
-  // LeakSanitizer reports a leak if the program is started by the loader's
-  // path.
+  // LeakSanitizer reports a leak if the dynamic loader starts the program.
   ProcessOutput output =
       std::move(runProgram({"/usr/bin/env", "ASAN_OPTIONS=detect_leaks=0",
                             loader.dli_fname, QLORA_RUN, module, "--print"}))

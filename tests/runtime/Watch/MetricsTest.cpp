@@ -63,7 +63,7 @@ TEST(Divergence, IsALossThatCameBackToGuessing) {
   Divergence divergence(1000, 0.1); // ln 1000 = 6.91
   StepReport report;
   report.gradNorm = 1;
-  // Neither high losses before learning nor a single high loss is divergence.
+  // Neither high losses at the start nor a single high loss is divergence.
   for (double loss : {6.9, 6.8, 6.7, 3.5, 6.8, 6.0, 6.8}) {
     report.loss = loss;
     EXPECT_EQ(divergence.check(report), "") << loss;

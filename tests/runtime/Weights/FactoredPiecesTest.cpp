@@ -96,8 +96,8 @@ TEST_F(FrozenShardsOfARest, AreTheWholeCut) {
   }
 }
 
-/// Tables of two weights, both sharded by rows in two: one that each rank reads
-/// itself, and one that one rank computes.
+/// Returns tables of two weights, each split by rows into `slices` tp shards.
+/// Each rank reads one weight itself; a single rank computes the other weight.
 SliceTables factoredSlices(uint32_t slices) {
   PieceParameter made = kWeights[1];
   made.type = kBF16;

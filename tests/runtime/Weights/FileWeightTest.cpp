@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-/// Tensor names of one expert: gate, stacked on up.
+/// Tensor names of one expert: rows of gate, then rows of up.
 constexpr const char kGateUp[] =
     "gate_up\0model.layers.0.mlp.experts.0.gate_proj.weight\0"
     "model.layers.0.mlp.experts.0.up_proj.weight";
@@ -24,8 +24,8 @@ OneParameter stacked(const char *names, std::vector<int64_t> shape,
   return parameter;
 }
 
-/// bitsandbytes quantized all experts as one tensor, so the first expert must
-/// have the same bytes.
+/// bitsandbytes quantized all experts as one tensor, which must begin with the
+/// same bytes as the first expert.
 TEST(FileWeight, QuantizesStackedTensorsAsOne) {
   OneParameter parameter = stacked(kGateUp, {96, 64}, 2);
   const Status status = parameter.fill(kGoldens + "qwen3moe-nf4/model");

@@ -67,7 +67,7 @@ private:
 
 using Bytes = std::vector<uint8_t>;
 
-/// Fills an arena whose bytes were different before.
+/// Fills an arena of arbitrary previous contents.
 inline Status fillArena(const LoadedModule &module, const std::string &folder,
                         Collectives *shards, Bytes &out,
                         const LoraInitFactors *factors = nullptr,

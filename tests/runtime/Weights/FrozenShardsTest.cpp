@@ -74,7 +74,6 @@ const std::vector<PieceParameter> kKinds = {
     {"wide", {6, 40}, kNone, kF32, kF32, 0, 0, false, 0, true, 1024},
 };
 
-/// Writes the weights of kKinds.
 void writeModel(const TemporaryFolder &folder) {
   ModelWriter model;
   addPlain(model, kKinds);
@@ -160,7 +159,8 @@ TEST_F(FrozenShards, ReachADevice) {
   });
 }
 
-/// An arena without memory; writes to it measure the process's resident memory.
+/// An arena that discards its contents. Each write measures the process's
+/// resident memory.
 class WatchedArena final : public ArenaSink {
 public:
   explicit WatchedArena(uint64_t size) : size(size) {}

@@ -66,8 +66,8 @@ struct PieceRun {
 
 class KeptPieces : public testing::Test {
 protected:
-  /// Loads as LoadWeights.h does. If there are several groups of `shards`
-  /// ranks, shards are filled with their index instead of weights.
+  /// Loads as LoadWeights.h does. If several groups of ranks each have all
+  /// shards, fills each shard with its index instead of weights.
   Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
     QLORA_ASSIGN_OR_RETURN(const ModelFiles model,
                            ModelFiles::open(folderOfModel));
@@ -147,7 +147,7 @@ TEST_F(KeptPieces, AreMappedByTheNextRun) {
     mapped.insert(run.file);
   }
   EXPECT_EQ(mapped, files());
-  // Another number of shards has other files, and so has the unsharded base.
+  // Another number of shards uses other files, and so does the unsharded base.
   start(2, 2);
   EXPECT_EQ(files().size(), 5u);
   start(1, 1);

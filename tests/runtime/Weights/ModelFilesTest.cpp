@@ -42,8 +42,8 @@ TEST(ModelFiles, OpensASingleFile) {
 }
 
 TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
-  // The files have a base model's names. The program's names have a prefix,
-  // because its model contains the base model.
+  // The files use a base model's tensor names. The program's names have a
+  // prefix, because its model contains the base model.
   auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
   ASSERT_TRUE(files.isOk());
   const auto entry = files->find("whole.lm_head.weight");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Fills the arenas: each source of a weight, ranges of ranks, and errors.
+// Filling arenas: each source of a weight, shards of ranks, and errors.
 
 #include "runtime/Weights/Parameters.h"
 
@@ -115,7 +115,7 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
   EXPECT_HAS(plain.fill(model).message(), "no quantized tensors for");
 }
 
-/// Writes a stored weight with one change to its quant_state.
+/// Fills a parameter from a stored weight with the quant_state `state`.
 Status fillWithState(const std::string &state, SafetensorsDtype storage) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> packed(32);

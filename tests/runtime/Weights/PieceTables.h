@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Parameters that are stacked from several tensors: of addStack's model, and
-/// of tests/Inputs/stored.
+/// Names of parameters that are stacked from several tensors, which addStack()
+/// writes or tests/Inputs/stored contains.
 inline constexpr char kStacked[] = "stack\0stack.0\0stack.1";
 inline constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 

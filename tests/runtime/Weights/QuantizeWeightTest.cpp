@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that a device quantizes have the host's bytes, for any type in the
-// file, any form in the arena, and windows of any size.
+// Weights that a device or the host quantizes have the same bytes, for any type
+// in the file, any form in the arena, and any window size.
 
 #include "runtime/Weights/QuantizeWeight.h"
 
@@ -45,8 +45,8 @@ void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
                   .isOk());
 }
 
-/// Fills a parameter on the host, and on a device with little and with much
-/// scratch memory.
+/// Expects the same bytes on the host, and on a device with little and with
+/// much scratch memory.
 void expectSameOnDevice(const TemporaryFolder &folder,
                         const OneParameter &parameter) {
   OneParameter host = parameter, device = parameter;

@@ -50,7 +50,8 @@ Status keep(const QuantizedBaseCache &cache, const std::string &key,
 
 class BaseCacheTest : public testing::Test {
 protected:
-  /// Returns "" if the cached base has these bytes, "none", or the error.
+  /// Returns "" if the cached base has these bytes, "none" if none is cached,
+  /// or the error.
   std::string look(const std::string &key, const std::vector<uint8_t> &arena) {
     auto file = cache.open(key, arena.size());
     if (!file.isOk())

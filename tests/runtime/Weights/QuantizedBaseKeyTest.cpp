@@ -106,7 +106,7 @@ TEST_F(BaseKeyTest, AChangedFileIsAnotherKeyWhateverItsTime) {
   const std::string key = keyOf(nf4);
   struct stat before {};
   ASSERT_EQ(stat(file().c_str(), &before), 0);
-  // Longer than the resolution of coarse file times on Linux.
+  // 20 ms are longer than the resolution of coarse file times on Linux.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::fstream(file(), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(-1, std::ios::end)

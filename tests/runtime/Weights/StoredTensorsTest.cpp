@@ -77,8 +77,8 @@ TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   }
 }
 
-/// Two experts of one row of 32: codes are the index modulo 16, and the scales
-/// 2 and 1/4.
+/// Two experts with one row of 32 elements each. Codes are the index modulo 16.
+/// Scales are 2 and 1/4.
 TEST(StoredTensors, ReadsMicroscalingWithTheEvenElementInTheLowHalf) {
   std::vector<uint8_t> blocks(32);
   for (size_t i = 0; i < blocks.size(); ++i)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Writes tensors of stored formats. They have the shape [48, 1536], like the
-// plain ones, unless they come from tests/Inputs.
+// Writes tensors of stored formats. Their shape is [48, 1536], as in
+// addPlain(), except for tensors from tests/Inputs.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H

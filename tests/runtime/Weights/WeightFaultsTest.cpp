@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Model files and the cache of quantised bases with each call on a file failing
-// in turn: an error that names the file, and never other weights.
+// Reads model files and the cache of quantized bases while each file call fails
+// in turn. The result is the right weights or an error that names the file.
 
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ TEST(WeightFaults, OfReadingAFile) {
   }
 }
 
-/// The file of an earlier run stays as it was.
+/// If writing fails, the file of an earlier run is unchanged.
 TEST(WeightFaults, OfWritingAFile) {
   const Bytes old = bytesFrom(1), weights = bytesFrom(2, 700'000);
   const auto written = [](const std::string &path) {
@@ -152,7 +152,7 @@ protected:
 
 TEST_F(ModelFaults, OfShards) { sweep({Bytes{0}, a, b}); }
 
-/// The single file has priority, also if the first look at it fails.
+/// model.safetensors has priority over shards, even if its first call fails.
 TEST_F(ModelFaults, OfASingleFileThatHasPriority) {
   const Bytes c = bytesFrom(3);
   ASSERT_TRUE(
@@ -250,7 +250,7 @@ TEST_F(BaseCacheFaults, OfReadingAreDamageOrDoNotMatter) {
   }
 }
 
-/// A run's base, and what it remarks on.
+/// The base of a run, and the run's remarks.
 struct BaseRun {
   Bytes arena;
   std::vector<std::string> remarks;
@@ -281,8 +281,8 @@ StatusOr<BaseRun> runWithBase(const LoadedModule &module,
   return run;
 }
 
-/// Whatever fails in the cache's folder, the run has its base, with at most one
-/// remark.
+/// If a call in the cache's folder fails, the run still has its base, with at
+/// most two remarks. Only a failed fstat() ends the run.
 TEST_F(BaseCacheFaults, CostARunNoMoreThanTime) {
   OneParameter nf4(kWeight, {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                    QLORA_DTYPE_NF4);

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Indices of the demo module's entries, commands and operands, by name.
+/// Indices of the demo module's entries and arenas.
 enum DemoEntry { kDemoEvaluate, kDemoAccumulate, kDemoUpdate };
 enum DemoArena {
   kDemoFrozen,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Replacements of functions of the C library. Each of them asks faultAt()
-// whether to fail, and calls the next definition of its name, the C library's
-// or a sanitizer's.
+// Replacements of C library functions. Each asks faultAt() whether to fail. If
+// not, it calls the next definition of its name, the C library's or a
+// sanitizer's.
 //
-// ThreadSanitizer calls some of these functions before our code can run. Builds
-// with it lack the replacements, and no call fails there.
+// ThreadSanitizer calls some of these functions before our code can run. Its
+// builds therefore have no replacements, and no call fails.
 
 #ifndef __SANITIZE_THREAD__
 
@@ -54,7 +54,7 @@ std::string placeOf(FILE *file) { return file ? placeOf(fileno(file)) : ""; }
 struct Nowhere {};
 std::string placeOf(Nowhere) { return ""; }
 
-/// Returns the path of `path`, which is relative to an open folder.
+/// Returns the full path of `path`, relative to the open folder `folder`.
 std::string placeIn(int folder, const char *path) {
   return folder == AT_FDCWD || *path == '/' ? placeOf(path)
                                             : placeOf(folder) + "/" + path;
@@ -91,7 +91,7 @@ unsigned traitsOfClose(int descriptor) {
 // Each macro ends like a declaration, so that a semicolon follows its use.
 #define NEXT(name) static auto *const next = nextOf<decltype(name)>(#name)
 
-/// Replaces a function that returns -1 and sets errno.
+/// Replaces a function that returns -1 and sets errno if it fails.
 #define ENTRY(Result, name, Parameters, Arguments, traits, where, Throws)      \
   extern "C" Result name Parameters Throws {                                   \
     NEXT(name);                                                                \
@@ -257,8 +257,8 @@ extern "C" int close(int fd) {
   return -1;
 }
 
-/// Does not wait for the disk during a sweep, because that would take most of
-/// the time; the machine does not crash.
+/// Does not wait for the disk during a sweep: waiting would take most of the
+/// time, and the data need not survive a crash of the machine.
 extern "C" int fsync(int fd) {
   NEXT(fsync);
   if (verdict("fsync", kChanges | kNeedsSpace, [&] { return fd; }) > 0)
@@ -281,8 +281,8 @@ extern "C" int pthread_create(pthread_t *thread, const pthread_attr_t *attr,
   return error > 0 ? error : next(thread, attr, body, argument);
 }
 
-/// Called by the software CUDA platform (tests/cuda/Driver/Settings.cpp) at
-/// each call of a library, and before a stream runs something.
+/// The software CUDA platform (tests/cuda/Driver/Settings.cpp) calls this at
+/// each library call, and before a stream runs an operation.
 extern "C" int qloraPlatformFault(const char *symbol) {
   if (!areFaultsArmed())
     return 0;

@@ -19,7 +19,7 @@ inline constexpr unsigned kWrites = 1 << 9;
 /// The call fails with EINTR if a signal arrives.
 inline constexpr unsigned kIsInterrupted = 1 << 10;
 
-/// Frees something, and does not fail.
+/// The call frees a resource. Faults never affect it.
 inline constexpr unsigned kFrees = 1 << 11;
 
 /// Result of faultAt() for a write that must write only half of its bytes.
@@ -31,8 +31,9 @@ bool areFaultsArmed();
 /// Returns whether fsync() may skip waiting for the disk.
 bool isDiskSpared();
 
-/// Returns the error with which this call must fail, 0 or kShortWrite. `place`
-/// is a path or symbol and may be empty; `from` is the old path of a rename.
+/// Returns the error with which this call must fail, kShortWrite, or 0 if the
+/// call must not fail. `place` is a path or symbol and may be empty. `from` is
+/// the old path of a rename.
 int faultAt(const char *function, unsigned traits, const std::string &place,
             const std::string &from = {});
 

@@ -27,7 +27,7 @@ namespace {
 /// Seconds after which an operation counts as hanging.
 constexpr unsigned kLongestSeconds = 30;
 
-/// State in memory that child processes share.
+/// State in memory that is shared with child processes.
 struct State {
   std::atomic<bool> isArmed = false;
   std::atomic<long> calls = 0;
@@ -73,7 +73,7 @@ static std::string normal(const std::string &path) {
   return std::filesystem::path(path).lexically_normal();
 }
 
-/// Returns whether a call of `function` at `place` with these traits counts.
+/// Returns whether the sweep counts a call of `function` at `place`.
 static bool counts(const char *function, unsigned traits,
                    const std::string &place) {
   if (!(traits & state->kinds) || (traits & kFrees) ||

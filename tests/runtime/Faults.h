@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs an operation repeatedly: first the first call of a kind fails, then the
-// second, and so on, until no call fails.
+// Repeats an operation in turns. In turn n, the n-th matching call fails.
+// The last turn is the first one without a failed call.
 //
 //   for (FaultSweep sweep({.calls = kChanges, .error = ENOSPC,
 //                          .below = folder.path()}); sweep.next();) {
@@ -45,8 +45,8 @@ struct FaultPlan {
     kKill     ///< the process is killed at the n-th call
   };
   unsigned calls = 0; ///< kinds that count
-  /// The error; a library's code for kCuda, kCudaWork and kNccl. EINTR counts
-  /// only system calls that a signal can interrupt.
+  /// An errno value, or a library's error code for kCuda, kCudaWork and kNccl.
+  /// With EINTR, only system calls that a signal can interrupt count.
   int error = EIO;
   How how = How::kOnce;
   std::string below = {}; ///< only files in this folder count; empty: all files
@@ -76,7 +76,7 @@ public:
   /// Runs the operation, which returns an exit code, in a child process.
   FaultyRun runChild(const std::function<int()> &operation);
 
-  /// Returns whether a call has failed in this turn; the operation may ask too.
+  /// Returns whether a call has failed in this turn, also during the operation.
   bool hasFailed() const;
   /// Describes the failed call: "call 3, fsync of '/tmp/x'".
   std::string call() const;
@@ -105,8 +105,8 @@ private:
   std::string function, place; ///< of the first failed call of this turn
 };
 
-/// From now on no call of this process counts or fails: it plays the other side
-/// of a sweep's child process.
+/// Exempts this process from the sweep: its calls neither count nor fail. Used
+/// by the peer of the process under test.
 void spareThisProcess();
 
 /// Runs the operation in a child process without a fault.

@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// Whether a function only frees something: its failure is ignored, since the
-/// cause was reported before.
+/// Returns whether a function only frees a resource. Its failure is ignored,
+/// because the cause was reported before.
 inline bool onlyFrees(std::string_view symbol) {
   constexpr std::array kParts = {"Destroy", "Free", "Unload", "Release"};
   return std::ranges::any_of(kParts, [&](const char *part) {
@@ -21,7 +21,7 @@ inline bool onlyFrees(std::string_view symbol) {
   });
 }
 
-/// Returns a function's name in messages, which have no suffix of a version.
+/// Returns a function's name as in messages, without its version suffix.
 inline std::string nameInMessages(std::string_view symbol) {
   return std::string(
       symbol.substr(0, std::min(symbol.find("_v"), symbol.find("WithFlags"))));

@@ -126,7 +126,7 @@ struct StoredLayout {
   int64_t blocks = 0;
   int64_t nestedBlocks = 0;
   int64_t packedBytes = 0;
-  // Byte offsets from the start of the tensor.
+  // Byte offsets of the components from the start of the tensor.
   int64_t packed = 0;
   int64_t scales = 0;
   int64_t zeros = 0;

@@ -30,12 +30,12 @@ struct Variant {
   unsigned threads;
 };
 
-/// A matrix that a kernel loads in 16-byte words.
+/// Names of an operand that a kernel loads in 16-byte words, and of its stride.
 struct Matrix {
   std::string_view operand, ld;
 };
 
-/// A launch for operands aligned to 16 bytes, and a launch for other operands.
+/// Two launches: for operands aligned to 16 bytes, and for all other operands.
 class AttentionLaunch {
 public:
   /// Prepares both launches, with one block per 64 rows of a head. `heads`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // NVIDIA's libraries as tables of functions, opened at run time. If a library
-// is missing, open() returns one line that says how to install it.
+// is missing, open() returns an error that says how to install it.
 //
 //   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
 //   QLORA_RETURN_IF_ERROR(driver->check(driver->init(0), "cuInit"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds the CUDA code of a row of Kernels.def; launches device functions.
+// Prepares the kernel of a row of Kernels.def; launches device functions.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 

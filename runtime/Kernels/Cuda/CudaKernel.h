@@ -109,7 +109,7 @@ struct CudaGrid {
 };
 
 /// A launch of one of this project's device functions (Device/*.cu), prepared
-/// once. A copyable value; the context must outlive it.
+/// once. Copyable. The context must outlive it.
 ///
 ///   QLORA_ASSIGN_OR_RETURN(
 ///       CudaLaunch sum,
@@ -168,7 +168,7 @@ makeOpKernel(const KernelRequest &request,
              std::initializer_list<std::string_view> operands, int64_t blocks,
              CudaContext &context);
 
-/// Extents of a conversion, and row strides in elements.
+/// Extents of a conversion, and its operands' row strides in elements.
 struct ConversionShape {
   int64_t rows, columns, ldx, ldo;
 };

@@ -40,7 +40,7 @@ inline constexpr CUresult kCudaOutOfMemory = 2, kCudaNoDevice = 100,
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD.
 inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 
-// X(name here, value, the library's name)
+// X(name in this project, value, NVIDIA's name)
 #define QLORA_CUBLAS_STATUSES(X)                                               \
   X(kCublasNotInitialized, 1, CUBLAS_STATUS_NOT_INITIALIZED)                   \
   X(kCublasAllocationFailed, 3, CUBLAS_STATUS_ALLOC_FAILED)                    \
@@ -62,7 +62,7 @@ inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 QLORA_CUBLAS_STATUSES(QLORA_CONSTANT)
 QLORA_NCCL_RESULTS(QLORA_CONSTANT)
 #undef QLORA_CONSTANT
-// Expands to a case of a switch that returns the library's name of a value.
+// Expands to a `case` that returns NVIDIA's name of a value.
 #define QLORA_RETURN_NAME(Name, Value, Theirs)                                 \
   case Name:                                                                   \
     return #Theirs;
@@ -112,7 +112,7 @@ using ncclComm_t = struct ncclComm *;
 struct ncclUniqueId {
   char internal[128];
 };
-/// The layout of NCCL 2.14. Later libraries use defaults for newer fields.
+/// ncclConfig_t of NCCL 2.14. Later libraries use defaults for newer fields.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = 0xcafebeef;

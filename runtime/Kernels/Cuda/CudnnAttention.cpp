@@ -27,7 +27,7 @@ struct GraphOperand {
   bool isOfKeys = false;
 };
 
-/// An operand's address, and its strides per sequence and key head, in bytes.
+/// An operand's address, and its byte strides per sequence and per key head.
 struct Place {
   int64_t id;
   void *address;
@@ -72,10 +72,10 @@ private:
   const CudnnHandle &cudnn;
   KernelRequest r;
   CudnnAttentionPlan plan;
-  std::optional<CudnnAttentionPlan> ofOneSegment; ///< plan without a mask
+  std::optional<CudnnAttentionPlan> ofOneSegment; ///< no segment mask
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
-  CudnnGradientPlan bytes; ///< forward: one run over all heads
+  CudnnGradientPlan bytes; ///< a forward has one pass over all heads
   /// Set if the op has segments. `reach` computes how many keys each query may
   /// see; `padding` handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;
@@ -187,7 +187,7 @@ Status CudnnAttention::enqueue(const CudaKernelArgs &args) {
                             bytes.reach.in(args.buffers.back())};
   if (needsReach(args))
     QLORA_RETURN_IF_ERROR(reach->enqueue(segments, args));
-  // The gradient's graph reads the lse that this launch writes.
+  // This launch writes the lse that the gradient graph reads.
   if (isGradient)
     QLORA_RETURN_IF_ERROR(padding->enqueue(args.buffers, args));
   QLORA_RETURN_IF_ERROR(enqueuePieces(args));

@@ -16,7 +16,7 @@ using cudnn_data::kFloat;
 using cudnn_data::kInt32;
 
 namespace {
-/// Builds the forward or backward graph, which share shapes and masked scores.
+/// Builds the forward or backward graph. Both have the same masked scores.
 class AttentionGraph {
 public:
   AttentionGraph(const CudnnTarget &target, const KernelRequest &request)
@@ -71,8 +71,8 @@ private:
     graph.pointwise(pointwise::kIndex, {y0}, y, kFloat, axis);
     return y;
   }
-  /// Selects x where the comparison of `left` and `right` is true, else
-  /// kMasked.
+  /// Returns x where the comparison of `left` and `right` is true, and kMasked
+  /// elsewhere.
   Tensor where(int comparison, Tensor left, Tensor right, Tensor x);
   Tensor maskFarKeys(Tensor x);
   Tensor maskLaterKeys(Tensor x);

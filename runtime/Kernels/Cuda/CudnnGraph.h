@@ -27,14 +27,14 @@
 
 namespace qlora {
 
-/// A descriptor of cuDNN's backend: created, given attributes, then finalized.
-/// Destroyed with the object.
+/// A cuDNN backend descriptor: first created, then given attributes, then
+/// finalized. Destroyed with the object.
 class CudnnObject {
 public:
-  /// `kind` is from cudnn_descriptor; `name` is for errors, not copied.
+  /// `kind` is from cudnn_descriptor. `name` is for errors and must stay valid.
   CudnnObject(const Cudnn &api, int kind, const char *name);
 
-  /// Sets an attribute; does nothing after an error.
+  /// Sets an attribute. Does nothing after an error, which finish() returns.
   template <typename T>
   CudnnObject &set(int attribute, int type, std::span<const T> values) {
     return setRaw(attribute, type, static_cast<int64_t>(values.size()),
@@ -116,9 +116,9 @@ public:
 
   /// A tensor in memory, aligned to 16 bytes.
   Tensor operand(int64_t id, int type, const Shape &shape);
-  /// A scalar f32 in host memory.
+  /// An f32 scalar in host memory.
   Tensor value(int64_t id);
-  /// A tensor that exists only inside the kernel.
+  /// A tensor that exists only inside the fused kernel.
   Tensor intermediate(int type, const Shape &shape);
 
   /// y := mode(x...). `x` has one or two operands, then the predicate if `mode`

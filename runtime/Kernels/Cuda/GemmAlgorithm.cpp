@@ -150,7 +150,7 @@ static bool isRefusal(cublasStatus_t status) {
          status == kCublasNotSupported;
 }
 
-/// Checks the reduction scheme that an algorithm reports. If it reports none,
+/// Checks the reduction scheme that an algorithm reports. Without a report,
 /// relies on the heuristic's mask (GemmAlgorithm.h).
 StatusOr<bool> GemmDescription::isReproducible(
     const cublasLtMatmulAlgo_t &algorithm) const {

@@ -46,7 +46,7 @@ namespace qlora {
 
 class CudaContext;
 
-/// All properties of a GEMM that the choice of an algorithm depends on.
+/// The properties of a GEMM that its choice of algorithm depends on.
 struct GemmSignature {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;

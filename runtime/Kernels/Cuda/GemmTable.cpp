@@ -115,7 +115,7 @@ public:
       }
     refuse(key, "f32 or bf16");
   }
-  /// Reads a positive number, or 0 for null.
+  /// Reads a positive number. null means 0.
   void readTime(const char *key, double &value) {
     const json &given = at(key);
     if (given.is_null() && object.contains(key))
@@ -125,7 +125,7 @@ public:
       return refuse(key, "a time above 0 or null");
     value = given.get<double>();
   }
-  /// Reads an algorithm; leaves `value` empty for null.
+  /// Reads an algorithm. null leaves `value` empty.
   void read(const char *key, std::optional<GemmAlgorithm> &value) {
     if (at(key).is_null() && object.contains(key))
       return;

@@ -36,7 +36,7 @@ struct GpuKind {
   uint32_t arch = 0;       ///< 10 * major + minor
   int multiprocessors = 0; ///< smaller for a MIG instance
   uint64_t cublasLt = 0;   ///< 10000 * major + 100 * minor + patch
-  int driver = 0;          ///< 1000 * major + 10 * minor, as CUDA counts
+  int driver = 0;          ///< CUDA version: 1000 * major + 10 * minor
 
   /// Returns "NVIDIA H200 (9.0, 132 multiprocessors, cuBLASLt 13.0.0, driver of
   /// CUDA 13.0)".

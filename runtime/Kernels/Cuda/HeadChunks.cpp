@@ -206,7 +206,7 @@ Status HeadChunks::observe(const HeadChunk &chunk, LogitsBlock block,
            rows.size() * 4));
   QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
                                      "cuStreamSynchronize"));
-  std::erase(rows, -1); // rows of -1 are at the end
+  std::erase(rows, -1); // -1 fills the end of the list
   block.rows = rows;
   block.logits = logits.data();
   block.words = plan.vocab;

@@ -96,7 +96,7 @@ private:
   Status addPanels();
   Status addProducts();
   Status addProduct(const Problem &problem);
-  /// All panels except the first accumulate into the gradient.
+  /// All panels except the first add to the gradient.
   Problem hiddenGradient(const HeadChunk &chunk, const Panel &panel) const {
     return plan.hiddenGradientProduct(chunk.rows, panel.words, panel.first > 0);
   }

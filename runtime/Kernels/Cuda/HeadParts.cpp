@@ -55,7 +55,7 @@ Status HeadPart::enqueue(const CudaKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(begin.enqueue(beginning, args));
   if (chunks.plan.hasGradient)
     QLORA_RETURN_IF_ERROR(chunks.clearUnlabelled(buffers, args));
-  // args.labelledRows bounds the labelled rows of every rank.
+  // args.labelledRows is an upper bound for each of the `shards` ranks.
   const int64_t most = std::min(args.labelledRows, chunks.plan.rows) * shards;
   for (size_t i = 0; i < chunks.countFor(most); ++i)
     QLORA_RETURN_IF_ERROR(enqueueChunk(i, states, buffers, args));

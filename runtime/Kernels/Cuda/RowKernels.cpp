@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Merges all rows into one if both operands are dense.
+/// Merges all rows into one row if both operands are dense.
 static ConversionShape collapsed(ConversionShape shape) {
   if (shape.rows > 1 &&
       (shape.ldx != shape.columns || shape.ldo != shape.columns))

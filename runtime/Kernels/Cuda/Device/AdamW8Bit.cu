@@ -8,7 +8,7 @@
 
 constexpr int kStateWarps = qlora::kStateBlock / kQloraWarp;
 
-/// Returns the largest `value` of all threads of a block, in every thread.
+/// Returns the largest `value` of the block, in every thread.
 QLORA_DEVICE int32_t largestOfBlock(int32_t (&ofWarps)[kStateWarps],
                                     int32_t value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2) {

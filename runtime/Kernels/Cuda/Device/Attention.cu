@@ -9,7 +9,7 @@ struct SoftmaxState {
   float maximum[kSide], sum[kSide];
 };
 
-/// Replaces scores by e^(score - maximum); rescales the running sums.
+/// Replaces the scores of a tile by e^(score - maximum); rescales the sums.
 QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
                               const AttentionShape &shape, int firstQuery,
                               int firstKey, float (&scores)[kSide][kSide],

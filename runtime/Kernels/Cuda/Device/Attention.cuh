@@ -43,7 +43,7 @@ struct AttentionShape {
             static_cast<const int32_t *>(args.buffers[3])};
   }
 
-  /// Returns the score for a dot product.
+  /// Returns the score for a dot product of query and key.
   __device__ float score(float product) const {
     const float score = product * scale;
     return cap == 0 ? score : cap * tanhf(score / cap);

@@ -29,7 +29,7 @@ QLORA_DEVICE float quadSum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-/// Replaces scores by 2^(score - maximum); rescales the running sums.
+/// Replaces the scores of a tile by 2^(score - maximum); rescales the sums.
 template <int Width>
 QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
                               WarpSums<Width> &output) {

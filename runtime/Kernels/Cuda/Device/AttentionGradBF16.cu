@@ -78,7 +78,7 @@ struct KeyBlock {
   AttentionPlace at;
   TileRange range;
   SegmentRange segments;
-  int group; ///< heads
+  int group; ///< query heads per key head
 };
 
 struct QueryTile {
@@ -108,9 +108,9 @@ QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
       block.at.head, queries.tile.index * kColumns, block.at.first);
 }
 
-/// Processes a tile of queries whose copy has begun, and begins to copy the
-/// tile `next`, if there is one. If a head is wider than Width, the block's own
-/// part is staged last, because the matmuls for dK and dV use it.
+/// Waits for a tile of queries and processes it; begins to copy the tile
+/// `next`, if there is one. If a head is wider than Width, the block's own part
+/// is staged last, because the matmuls for dK and dV use it.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
                              const qlora_cuda_args &args,
@@ -186,8 +186,8 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 
 // dQ -------------------------------------------------------------------------
 
-/// Processes a tile of keys whose copy has begun, and begins to copy the next
-/// tile. v is multiplied first, because it is used only once.
+/// Waits for a tile of keys and processes it; begins to copy the next tile. The
+/// product with v comes first, because v is used only once.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
                           const AttentionShape &shape, const GradientRows &rows,

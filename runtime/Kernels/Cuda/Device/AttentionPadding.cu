@@ -71,7 +71,7 @@ qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
 
 // Queries of segment 0 -------------------------------------------------------
 //
-// One thread for each query and head, with the op's buffers and constants.
+// Kernels have one thread per query and head, and the op's operands.
 
 constexpr int kPaddingThreads = 256;
 

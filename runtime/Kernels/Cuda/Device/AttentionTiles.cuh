@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Attention in f32: tiles of 64 by 64 scores with ordinary arithmetic, since
-// tensor cores would round the operands. Each of a block's 256 threads computes
-// 4 rows by 4 columns of a tile, and 4 rows by 8 dimensions of the result.
+// Attention in f32: tiles of 64 by 64 scores without tensor cores, which would
+// round the operands. Each of a block's 256 threads computes 4 rows by 4
+// columns of a tile, and 4 rows by 8 dimensions of the result.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONTILES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONTILES_CUH
@@ -82,7 +82,7 @@ QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
   }
 }
 
-/// Copies a thread's scores to shared memory for addProduct.
+/// Copies a thread's scores to shared memory, for addProduct().
 QLORA_DEVICE void shareScores(AttentionTiles &tiles,
                               const float (&scores)[kSide][kSide]) {
   QLORA_UNROLL
@@ -107,7 +107,7 @@ QLORA_DEVICE void clearSum(AttentionSum &sum) {
       sum.value[i][j] = 0;
 }
 
-/// sum += the shared scores [64, 64] . rows [64, dimensions of the part].
+/// sum += scores in shared memory [64, 64] . rows [64, dimensions of the part].
 QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
                              const AttentionRows &rows, int64_t part,
                              AttentionSum &sum) {

@@ -75,7 +75,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
 
 // Matmuls --------------------------------------------------------------------
 
-/// WarpSums in bf16 as a left side: part k has columns 16 k to 16 k + 15.
+/// WarpSums in bf16 as a left operand: part k has columns 16 k to 16 k + 15.
 template <int Columns> struct WarpHalves { qlora_words part[Columns / 16]; };
 
 template <int Columns>
@@ -185,7 +185,7 @@ QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
   return {least, most, lowest == most && lowest != 0 ? most : kMixed};
 }
 
-/// A tile of the right side; after the last tile, `index` is the range's end.
+/// A tile of the right side. After the last tile, `index` is the range's end.
 struct TileStep {
   int index;
   int32_t segment; ///< SegmentRange::only
@@ -203,13 +203,13 @@ QLORA_DEVICE TileStep nextTile(const AttentionShape &shape,
   return {end, kMixed};
 }
 
-/// Position of the calling lane's scores in a tile of a warp. Rows are queries
-/// and columns keys, or vice versa.
+/// Position of the calling lane's scores in its warp's tile. Rows are queries
+/// and columns are keys, or vice versa.
 template <int Columns, bool AreRowsQueries> struct ScorePlace {
   int ownRow, ownColumn; ///< place of value 0 of tile 0
   bool isFull;           ///< every query sees every key of the tile
 
-  /// The block's rows start at firstRow, the tile's columns at firstColumn.
+  /// firstRow is the block's first row, firstColumn the tile's first column.
   QLORA_DEVICE ScorePlace of(const AttentionShape &shape, int firstRow,
                              const SegmentRange &rows, int firstColumn,
                              const TileStep &tile) {

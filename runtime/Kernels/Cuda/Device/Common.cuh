@@ -48,7 +48,7 @@ constexpr int kQloraWarp = 32;
 
 // Element types ---------------------------------------------------------------
 //
-// Kernels are templates over these types; symbols end in their names.
+// Kernels are templates over these types. A symbol ends in its types' names.
 
 #define QLORA_ELEMENT(Name, Storage)                                           \
   struct qlora_##Name {                                                        \
@@ -115,7 +115,7 @@ template <typename T> QLORA_DEVICE T qlora_warp_sum(T value) {
   return value;
 }
 
-/// qlora_block_sum with the caller's shared memory `partials`.
+/// Like qlora_block_sum(), with shared memory of the caller.
 template <typename T>
 QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   value = qlora_warp_sum(value);
@@ -129,9 +129,9 @@ QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   return sum;
 }
 
-/// Returns the sum over all threads of the block, in every thread. Needs 32 to
-/// 1024 threads, a multiple of 32; all must call it. Ends with __syncthreads,
-/// so it can be called again immediately.
+/// Returns the sum over all threads of the block, in every thread. All threads
+/// must call it; their number is a multiple of 32 from 32 to 1024. Ends with
+/// __syncthreads, so it can be called again immediately.
 QLORA_DEVICE float qlora_block_sum(float value) {
   __shared__ float partials[32];
   return qlora_block_sum_in(partials, value);

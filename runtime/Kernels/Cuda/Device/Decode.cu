@@ -29,8 +29,8 @@ template <int Bits, bool HasZeros> struct DecodeCoding {
   static constexpr bool kHasZeros = HasZeros;
 };
 
-/// Lookup tables of a thread block. A code book's 16 values are in 16 banks, so
-/// lanes never conflict. The book's address ends in a zero byte, for lookUp().
+/// Lookup tables of a thread block. A 4-bit code book is in 16 banks, so lanes
+/// never conflict. The book's address ends in a zero byte, for lookUp().
 template <typename Coding> struct alignas(256) DecodeTables {
   float codeBook[1 << Coding::kBits];
   float nestedMap[256];
@@ -150,7 +150,7 @@ decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
     values[i] = factors(lookUp(tables, i % 2 == 0 ? high : low, i / 2));
 }
 
-/// Decodes a group of 8-bit codes. A byte is the index into the code book.
+/// Decodes a group of 8-bit codes. A code is an index into the code book.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
@@ -166,13 +166,13 @@ decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
-/// Integer type with the codes of a group.
+/// Integer type that holds the codes of a group.
 template <int kBytes> struct DecodePacked;
 template <> struct DecodePacked<2> { using type = uint16_t; };
 template <> struct DecodePacked<4> { using type = uint32_t; };
 template <> struct DecodePacked<8> { using type = uint64_t; };
 
-/// A lane's groups of a full tile.
+/// The groups of a full tile that one lane decodes.
 template <typename Coding, typename Out> struct DecodeTile {
   static constexpr int kCount = kDecodeGroup<Out>;
   static constexpr int kGroups = kDecodeRun / kCount;

@@ -30,7 +30,7 @@ template <bool IsForward> struct GroupedTiles {
 struct HalfRows {
   const uint16_t *data;
   int64_t ld;
-  int64_t rows, columns; ///< size of the part; empty if below 1
+  int64_t rows, columns; ///< of the submatrix; empty if below 1
 };
 
 /// Begins to copy a tile; fills it with zeros outside of `from`. `base` is any

@@ -121,8 +121,8 @@ QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
       each(row * count + i, int64_t(words[i]));
 }
 
-/// Overwrites the replaced logits of a row. Buffers: logits f32 [chunk, vocab],
-/// labelled, columns, words.
+/// Overwrites the replaced logits of a row with `columns`. Buffers: logits f32
+/// [chunk, vocab], labelled, columns, words.
 template <typename Columns>
 QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
   float *logits =

@@ -133,7 +133,7 @@ struct HeadMerge {
   }
 };
 
-/// A row's result over all ranks.
+/// A row's softmax state, merged over all shards.
 struct HeadMerged {
   double lse;
   float target;

@@ -12,7 +12,7 @@ constexpr int kRowThreads = 256;
 constexpr int kRowGroup = 8;
 constexpr int kRowGroups = 4;
 
-/// A pass over two matrices [rows, columns] with elements X and Y.
+/// A pass over two matrices [rows, columns] with element types X and Y.
 template <typename X, typename Y> struct RowWalk {
   int64_t rows, columns, ldx, ldy;
   const X *x;
@@ -165,8 +165,8 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
 
 // Embedding ------------------------------------------------------------------
 //
-// Token ids were checked when the data was read. An invalid id gives a row of
-// NaN, so that the loss is NaN, and adds no gradient.
+// Token ids were checked when the data was read. An invalid id makes its row
+// and the loss NaN, and adds no gradient.
 
 template <typename W, typename Out>
 QLORA_DEVICE void embedding(const qlora_cuda_args &args) {

@@ -91,7 +91,7 @@ QLORA_DEVICE void qlora_copy_async(qlora_shared to, const void *from,
                : "memory");
 }
 
-/// Groups the copies that this thread began since the last call.
+/// Makes a group of the copies that this thread began since the last call.
 QLORA_DEVICE void qlora_commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -76,9 +76,9 @@ e2e(calibration full 30 calibration.py)
 set_tests_properties(supervision slurm jobset hosts calibration PROPERTIES
                      RESOURCE_LOCK hosts)
 e2e(watching full 20 watching.py)
-e2e(checkpoint-kills soak 60 checkpoints.py kills)
-e2e(checkpoint-flips quick 20 checkpoints.py flips signals)
-e2e(resuming quick 40 resuming.py)
+e2e(checkpoint-kills soak 60 resume_exact.py kills)
+e2e(checkpoint-flips quick 20 resume_exact.py flips signals)
+e2e(resuming quick 40 resume_changed.py)
 
 # ------------------------------------------------------- plans of large models
 e2e(plans quick 20 plans.py tightest_8b head_chunks auto_limit)
@@ -378,7 +378,7 @@ set_tests_properties(${threaded} PROPERTIES ENVIRONMENT
 e2e(matrix soak 14400 matrix.py)
 e2e(hosts-rounds soak 3600 hosts.py --rounds 100)
 set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)
-e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --flips 2000
+e2e(checkpoints-long soak 3600 resume_exact.py --kills 200 --flips 2000
     --steps 60)
 e2e(partition-all soak 300 partition.py --all)
 # Makes a 6 GB Python environment with the versions that made the references.

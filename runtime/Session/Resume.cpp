@@ -13,7 +13,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/ArenaTensors.h"
-#include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/CheckpointWriter.h"
 #include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"

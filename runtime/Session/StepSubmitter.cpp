@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Session/GradientTree.h"
@@ -136,36 +135,6 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   return Status::ok();
 }
 
-/// Sums the counts over ranks. Signals reach ranks at different steps; all
-/// ranks must act on them after the same step.
-Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
-  enum { kInterrupt, kTerminate, kSave, kCut, kTokens, kLabels, kCount };
-  const HostSlice slice(run.profiler, HostWork::kAgree);
-  const int signal = stopSignal();
-  int64_t values[kCount] = {};
-  values[kInterrupt] = signal == SIGINT;
-  values[kTerminate] = signal == SIGTERM;
-  values[kSave] = isSaveAsked();
-  values[kCut] = step.isCut;
-  if (run.group.countsRows()) {
-    values[kTokens] = step.tokens;
-    values[kLabels] = step.labels;
-  }
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
-  if (values[kInterrupt] > 0)
-    requests.stop = SIGINT;
-  if (values[kTerminate] > 0)
-    requests.stop = SIGTERM;
-  if (values[kSave] > 0) {
-    answerSaveSignal();
-    requests.save = true;
-  }
-  step.isCut = values[kCut] > 0;
-  step.tokens = values[kTokens];
-  step.labels = values[kLabels];
-  return Status::ok();
-}
-
 Status StepSubmitter::dumpFirst(const SubmittedStep &first) {
   QLORA_RETURN_IF_ERROR(dump->takeGradients(run));
   QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
@@ -179,7 +148,7 @@ StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
   QLORA_RETURN_IF_ERROR(run.stepShape.assignsAsOne
                             ? accumulateAsTree(block, submitted)
                             : accumulate(block, submitted));
-  QLORA_RETURN_IF_ERROR(agree(submitted, requests));
+  QLORA_RETURN_IF_ERROR(agreeOnStep(run, submitted, requests));
   if (submitted.isCut || submitted.labels == 0)
     return submitted;
   if (dump && updates == 0)

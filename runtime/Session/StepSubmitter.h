@@ -10,23 +10,9 @@
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/LearningRate.h"
 #include "runtime/Session/Run.h"
+#include "runtime/Session/SignalAgreement.h"
 
 namespace qlora {
-
-/// A step that may still be executing on the device; counts are over all ranks.
-struct SubmittedStep {
-  int64_t step = 0;
-  int64_t tokens = 0;
-  int64_t labels = 0; ///< 0: the step has no update
-  /// Whether a micro-batch was skipped, so that the step does not count.
-  bool isCut = false;
-};
-
-/// Signals received by any rank.
-struct SignalRequests {
-  int stop = 0;      ///< SIGINT or SIGTERM, or 0
-  bool save = false; ///< whether SIGUSR1 requests a checkpoint
-};
 
 /// Used by the session's thread. `run` and `dump` (or null) must outlive it.
 class StepSubmitter {
@@ -50,7 +36,6 @@ private:
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status accumulateAsTree(qlora_step_block &block, SubmittedStep &own);
   Status readOwn(int64_t index, qlora_step_block &block, SubmittedStep &own);
-  Status agree(SubmittedStep &step, SignalRequests &requests);
   Status dumpFirst(const SubmittedStep &first);
 
   const Run &run;

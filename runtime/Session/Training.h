@@ -6,7 +6,7 @@
 #define QLORA_RUNTIME_SESSION_TRAINING_H
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/CheckpointWriter.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Resume.h"
 #include "runtime/Session/Run.h"

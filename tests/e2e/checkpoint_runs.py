@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """Runs the demo, interrupts and resumes it, and compares the results. Used by
-checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py, supervision.py and
-watching.py."""
+resume_exact.py, resume_changed.py, hosts.py, jobset.py, slurm.py,
+supervision.py and watching.py."""
 
 import hashlib
 import json

@@ -5,7 +5,7 @@
 same bytes of adapter and moments, same metrics except times. Failing calls and
 kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
 
-    checkpoints.py --tools build/bin [--kills 200] [--flips 2000]
+    resume_exact.py --tools build/bin [--kills 200] [--flips 2000]
                    [--steps 60] [PART ...]
 
   kills    the launcher or a rank is killed at random moments, and the run is

@@ -3,7 +3,7 @@
 
 """Runs that resume, with allowed changes and with refused ones.
 
-    resuming.py --tools build/bin [PART ...]
+    resume_changed.py --tools build/bin [PART ...]
 
   changes  other ranks, options, data and programs: refusals and messages
   best     the best adapter at the end, early stopping

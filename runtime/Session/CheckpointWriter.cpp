@@ -2,7 +2,7 @@
 
 // Writes checkpoints.
 
-#include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/CheckpointWriter.h"
 
 #include <cerrno>
 #include <cstdio>

@@ -27,8 +27,8 @@
 // A failed checkpoint is only a warning: training continues, and the disk space
 // of the final adapter is already reserved.
 
-#ifndef QLORA_RUNTIME_SESSION_CHECKPOINT_H
-#define QLORA_RUNTIME_SESSION_CHECKPOINT_H
+#ifndef QLORA_RUNTIME_SESSION_CHECKPOINTWRITER_H
+#define QLORA_RUNTIME_SESSION_CHECKPOINTWRITER_H
 
 #include <cstdint>
 #include <future>
@@ -90,4 +90,4 @@ private:
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_SESSION_CHECKPOINT_H
+#endif // QLORA_RUNTIME_SESSION_CHECKPOINTWRITER_H

@@ -34,8 +34,8 @@ def main():
     total_cores = total_wall = failed = 0
     for name in (test["name"] for test in listed["tests"]):
         cores, start = core_seconds(), time.monotonic()
-        # Without --fixture-exclude-any, ctest would run the fixtures of a test
-        # with it; they are tests that are measured themselves.
+        # Without --fixture-exclude-any, ctest would also run the test's
+        # fixtures, which are tests with measurements of their own.
         done = subprocess.run(
             [*ctest, "-R", f"^{re.escape(name)}$", "--fixture-exclude-any",
              "."],

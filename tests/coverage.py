@@ -32,8 +32,8 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("Base", "Module", "Weights", "Ranks", "Device", "Session")
-# Tests that do not run the libraries of this build: tests of texts, of
-# packages, with other compilers, and in other build trees.
+# Tests that do not run this build's libraries: checks of texts and packages,
+# and tests that use other compilers or build trees.
 LEFT_OUT = re.compile(
     r"lint|words|words-rules|sass|cuda-units|cuda-headers|one-definition|"
     r"install|wheel|asan-.*|CudaPlatformTests|HostImages")
@@ -135,7 +135,7 @@ def listed_tests(build):
     for test in shown["tests"]:
         values = {one["name"]: one["value"] for one in test["properties"]}
         tier = (values.get("LABELS") or ["quick"])[0]
-        # Without a command: its program is not built.
+        # A test without a command is a program that is not built.
         if (tier == "soak" or LEFT_OUT.fullmatch(test["name"]) or
                 "command" not in test):
             continue

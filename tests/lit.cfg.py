@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-# How lit runs the text tests: .mlir files through qlora-opt and FileCheck,
-# .test files through the tools of a build.
+# Configures lit. Runs .mlir files through qlora-opt and FileCheck, and .test
+# files through the tools of a build.
 
 import os
 import shutil
@@ -20,10 +20,10 @@ config.test_exec_root = config.build_tests
 config.environment["PATH"] = ":".join(
     [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
 )
-# Hide the machine's GPUs, so that the default target is the same everywhere. A
-# test for a GPU names its target.
+# Hide the machine's GPUs, so that the default target is the same everywhere.
+# Tests for a GPU name their target.
 config.environment["CUDA_VISIBLE_DEVICES"] = ""
-# Tests of device code are left out where there is no CUDA compiler.
+# Skip tests of device code if there is no CUDA compiler.
 nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 if nvcc:
     config.available_features.add("nvcc")

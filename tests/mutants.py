@@ -32,12 +32,12 @@ import time
 
 import coverage
 
-# Programs that scripts of tests/ start, and that must be built with the mutant.
+# Programs that test scripts start. They must be built with the mutant.
 PROGRAMS = ("qlora-run", "qloracc", "qlora-import", "qlora-opt", "qlora",
             "VirtualRanks")
 GIB = 1 << 30
-# (name, pattern, replacement). Patterns match code in which blank() has
-# replaced comments and strings.
+# (name, pattern, replacement). The patterns match code whose comments and
+# strings blank() has replaced.
 OPERATORS = [
     ("negate a condition",
      r"\bif \((?P<x>[^;=]*(?:[=!<>]=[^;=]*)*)\)(?= \{|$)", None),
@@ -73,7 +73,7 @@ def mutants_of(text, previous):
     for name, pattern, new in OPERATORS:
         for found in re.finditer(pattern, code):
             begin, end = found.span()
-            # Texts are joined, and paths too.
+            # Operators on strings and paths join them.
             if name[0] in "+-*/" and ('"' in text or "fs::" in text):
                 continue
             if name == "negate a condition":
@@ -171,7 +171,7 @@ def passes(build, name, seconds):
     enter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         enter.append("--map-root-user")
-    # bash is the first process of the namespace, and reaps its orphans.
+    # bash is the namespace's first process and reaps orphans.
     command = [*enter, "bash", "-c", '"$@"; exit $?', "bash",
                *coverage.ctest_command(build, name)]
     counters = os.path.join(os.path.abspath(build), "coverage", "mutant")
@@ -237,7 +237,7 @@ class Trial:
         for _ in range(2):
             left = self.seconds - self.used[test["tier"]]
             longest = 5 * test["seconds"] + 10
-            # Do not start a test that cannot end in the seconds that are left.
+            # Do not start a test that cannot end in the remaining seconds.
             if left < test["seconds"]:
                 return "cut"
             start = time.monotonic()

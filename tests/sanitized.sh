@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# sanitized.sh FOLDER SANITIZER,... TARGET...: builds tests of the runtime into
-# FOLDER, without LLVM and under the sanitizers.
+# sanitized.sh FOLDER SANITIZER,... TARGET...: builds runtime tests into FOLDER,
+# with the sanitizers and without LLVM.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -6,12 +6,12 @@
 //
 //   VirtualRanks TRAIN.so RANKS MODEL DATA.safetensors PER_STEP OUT.safetensors
 //
-// Each step takes the next PER_STEP micro-batches of the data, in file order,
-// distributed over the ranks with different rows. In all steps but the last,
-// ranks run ACCUMULATE for all of their micro-batches, and then ACCUMULATE_LAST
-// for a micro-batch of padding, whose gradient is zero. So `before` is a rank's
-// operand of the reduction, and `gradient` the result. In the last step
-// ACCUMULATE_LAST has a micro-batch of the data, as in training.
+// Each step assigns the next PER_STEP micro-batches of the file to the ranks
+// with different rows. In all steps except the last, ranks run ACCUMULATE for
+// all of their micro-batches. Then they run ACCUMULATE_LAST for a micro-batch
+// of padding, whose gradient is zero. So `before` is a rank's input of the
+// gradient reduction, and `gradient` the result. The last step is as in
+// training: ACCUMULATE_LAST has a micro-batch of the data.
 //
 // Tensors are called rank/step/what:
 //
@@ -21,8 +21,8 @@
 //   start      residuals and states before the step, as above: start.state, ...
 //   sums       loss, labels, norm of the gradient
 //
-// Standard output has, as JSON, the tables of the TRAINABLE and STATE arenas,
-// and for each rank the first rank of its group FSDP, whose ranks hold the
+// Standard output is JSON: the tables of the TRAINABLE and STATE arenas, and
+// for each rank, the first rank of its FSDP group. The group's ranks hold the
 // shards of a tensor in order.
 
 #include <fmt/format.h>
@@ -52,8 +52,8 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr auto kTimeout = std::chrono::seconds(60);
-/// Largest noise that is added to each trainable value. Without noise, B of
-/// LoRA would start at zero, and so would the gradients of A.
+/// Largest noise that is added to each trainable value. Without noise, LoRA's B
+/// would start at zero, and the gradients of A would be zero.
 constexpr double kPerturbation = 0.05;
 
 struct Job {
@@ -62,7 +62,7 @@ struct Job {
   int64_t perStep = 1;
 };
 
-/// Ends the process on any failure: other ranks would wait for this one.
+/// Ends the process on any failure, because other ranks would wait forever.
 void check(const Status &status) {
   if (status.isOk())
     return;
@@ -182,7 +182,7 @@ void Rank::perturb() {
     const uint64_t seed = hashOf(parameter.name);
     const uint64_t shard = group.number(QLORA_GROUP_FSDP) * parameter.piece;
     for (uint64_t at = 0; at < arenaBytesOf(parameter); at += sizeof(float)) {
-      // Byte offset in the tensor. Bytes before the tensor wrap around.
+      // Byte offset in the tensor; huge (wrapped) for bytes before the tensor.
       const uint64_t byte =
           parameter.piece ? shard + at - parameter.first : at;
       if (byte >= parameter.bytes)
@@ -204,7 +204,7 @@ std::vector<uint8_t> Rank::bytesOf(uint32_t arena) {
   return bytes;
 }
 
-/// Records an arena as float32, even 8-bit codes, whose values are not used.
+/// Records an arena as float32. 8-bit codes are recorded, too, but not used.
 void Rank::keep(int step, const char *what, qlora_arena_kind kind) {
   const auto arena = module.arena(kind);
   if (!arena)
@@ -222,8 +222,8 @@ MicroBatch Rank::read(int64_t number) {
   return batch;
 }
 
-/// Returns the largest number of labels of a micro-batch: the LM head computes
-/// that many rows on all ranks.
+/// Returns the largest number of labels of any micro-batch. The LM head
+/// computes this many rows on all ranks.
 int64_t Rank::mostLabels() {
   int64_t most = 0;
   for (int64_t i = 0; i < kSteps * job.perStep; ++i)
@@ -232,7 +232,7 @@ int64_t Rank::mostLabels() {
 }
 
 /// Returns the step block. An epsilon of 1 makes AdamW's steps nearly linear in
-/// the gradient, which exposes a wrong factor; norms are clipped.
+/// the gradient, so a wrong factor is visible. Clips the norm.
 qlora_step_block Rank::blockOf(int step) const {
   qlora_step_block block = {};
   block.learning_rate = 1;
@@ -307,7 +307,7 @@ void describe(const Job &job, const LoadedModule &module) {
                          {"firsts", firsts}}));
 }
 
-/// Connects the ranks over a local socket, like the ranks of a job.
+/// Connects the ranks over a local socket, as in a real job.
 void runRanks(const Job &job, Record &record) {
   FileDescriptor socket = take(listenOn("127.0.0.1", 0));
   RankEnvironment env;
@@ -328,7 +328,7 @@ void runRanks(const Job &job, Record &record) {
       if (rank == 0)
         describe(job, module);
       Rank(job, group, std::move(module), record).run();
-      // The other ranks would treat a rank that ends as lost.
+      // Wait, because other ranks treat a rank that ends as lost.
       check(group.collectives().barrier());
     });
   for (std::thread &thread : threads)

@@ -26,8 +26,8 @@ import peft_model  # noqa: E402
 import safetensors_io  # noqa: E402
 
 BASE, BATCH, LENGTH, STEPS, VOCABULARY = "mistral-window", 2, 128, 4, 256
-# Segment lengths, which the rows of the data take in turns; the rest of a row
-# is padding.
+# Segment lengths. The rows of the data use these entries in turn. Padding fills
+# the remainder of a row.
 SEGMENTS = ((70, 30, 21), (128,), (1, 5, 90, 32), (17, 64))
 
 

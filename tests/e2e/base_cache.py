@@ -34,7 +34,7 @@ import promises
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# A model of 136 million parameters: a second copy of its base exceeds 64 MiB.
+# 136 million parameters, so that a second copy of the base exceeds 64 MiB.
 MODEL = dict(
     hidden_size=1024, intermediate_size=4096, num_hidden_layers=8,
     num_attention_heads=16, num_key_value_heads=16, vocab_size=2048,

@@ -24,11 +24,11 @@ from checkpoints import children_of
 from host_jobs import PORT, SECRET
 from namespaces import Hosts, why_not
 
-# Rates of kernels in the given device.json, so that only links are measured.
+# Kernel rates in the given device.json. With them, only links are measured.
 KERNELS = {"cpu": "described", "cores": 1, "gemm_f32_gflops": 50,
            "gemm_bf16_gflops": 50, "copy_gbps": 10, "decode_gbps": 5}
-# A link in an earlier device.json. Calibration keeps it: these ranks have no
-# such link to measure.
+# A link in an earlier device.json. Calibration keeps the entry, because these
+# ranks cannot measure such a link.
 WINDOW = {"message_us": 1e-3, "gbps": 1e6}
 BYTES_PER_SECOND = 30e6
 DELAY = 1e-3
@@ -99,8 +99,8 @@ def described_rate(folder):
         for host in hosts.all:
             host.narrow(f"{8 * BYTES_PER_SECOND / 1e6:.0f}mbit")
 
-    # The limits are wide: bursts of a few packets are not slowed down, and this
-    # machine may have other work.
+    # The limits are wide, because bursts of a few packets are not slowed down,
+    # and other processes may use this machine.
     found = 1e9 * between_hosts(folder, "rate.json", narrow)["gbps"]
     check(0.4 < found / BYTES_PER_SECOND < 1.8, found)
 

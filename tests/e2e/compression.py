@@ -23,20 +23,20 @@ from goldens import cuda_environment, cuda_flags
 from promises import Case, call, read
 from safetensors_io import load
 
-# Largest error of the gradients, relative to their norm. Every rank and every
-# sum rounds a bf16 gradient (half of 2^-8 each). int8 rounds twice, each time
-# by half of a 127th of the largest of 256 values. The error of power_sgd is the
-# part of the gradient outside of its low-rank projection.
+# Largest gradient error, relative to the norm. For bf16, every rank and every
+# sum rounds the gradient (half of 2^-8 each). int8 rounds twice, each time by
+# half of 1/127 of the largest of 256 values. The error of power_sgd is the
+# gradient's component outside of the low-rank projection.
 GRADIENT = {"bf16": 6e-3, "int8": 2e-2, "power_sgd": 1}
 # Largest difference of losses, and of adapters relative to the distance that
 # training moved them. Measured for bf16 and int8: 8e-5 and 2e-3. Measured for
-# power_sgd of rank 1 after twenty steps: 6e-2 and 2e-1 without error feedback,
-# half of that with it.
+# power_sgd with rank 1 after 20 steps: 6e-2 and 2e-1 without error feedback,
+# half of that with error feedback.
 LOSS = {"bf16": 4e-4, "int8": 4e-4, "power_sgd": 1e-1}
 ADAPTER = {"bf16": 5e-3, "int8": 5e-3, "power_sgd": 3e-1}
-# Largest difference between power_sgd runs that differ only in the order of
-# sums. The limits against the exact run are too wide to find errors, because
-# power_sgd's residuals are as large as the gradients.
+# Largest difference between power_sgd runs that differ only in summation order.
+# The limits above are too wide to find errors in power_sgd, because its
+# residuals are as large as the gradients.
 SAME_LOSS, SAME_ADAPTER = 1e-5, 1e-4
 
 
@@ -121,8 +121,8 @@ def layouts(runs, exact, low):
         runs.compile(hook, 4, "--parallel", mesh)
         found = runs.train(4, rows=rows)
         near(found, exact, f"{hook} with {mesh}")
-        # These layouts assign the rows of a step to ranks as data parallelism
-        # does, so the low-rank sums are the same, too.
+        # These layouts assign rows to ranks as data parallelism does, so the
+        # low-rank sums are equal, too.
         if hook == "power_sgd":
             same(found, low, f"{hook} with {mesh}")
 

@@ -42,8 +42,8 @@ from goldens import cuda_environment, cuda_flags, run  # noqa: E402
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                       "Inputs")
-# For --peft: families of transformers 4.44 that match ours. StarCoder2 is not
-# among them: it has no window in eager attention there.
+# For --peft: our families that transformers 4.44 implements in the same way.
+# StarCoder2 is missing, because its eager attention has no window there.
 OLDER = ("llama2", "llama3", "mistral", "qwen2", "gemma2", "gpt2", "mixtral",
          "qwen2moe", "stablelm")
 

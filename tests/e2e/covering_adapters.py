@@ -14,11 +14,11 @@ from covering_models import FAMILIES
 
 SPARSE = {name for name, family in FAMILIES.items() if family.experts}
 DENSE = set(FAMILIES) - SPARSE
-# PEFT's options that have the prefix "lora_" in qlora.
+# PEFT's option names that have the prefix "lora_" in qlora.
 OURS = ("r", "target_modules", "rank_pattern", "alpha_pattern")
 
-# PEFT's options of each adapter, added to common options. "linears" stands for
-# all-linear, or for the targets of an MoE family.
+# PEFT's options of each adapter, in addition to common options. "linears"
+# stands for all-linear, or for the target modules of an MoE family.
 ADAPTERS = {
     "all-linear": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "patterns": {"r": 4, "lora_alpha": 12, "layers_to_transform": [1]},

@@ -206,8 +206,8 @@ class Format:
                 and not (self.inner and name.split(".")[-2] in NARROW))
 
 
-# Linears that FP8, GPTQ and AWQ do not quantize, in addition to the head: gates
-# with one output.
+# Linears, besides the head, that FP8, GPTQ and AWQ do not quantize: gates with
+# one output.
 NARROW = ("shared_expert_gate",)
 TILE, GROUP = 128, 16
 FP8_SCALES = {"channel": ("q_proj", "k_proj", "qkv_proj", "c_attn", "w2"),

@@ -26,8 +26,7 @@ BATCH, LENGTH, STEPS = 2, 13, 2
 FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
            "ranks": (1, 2)}
 
-# Each entry: two sets of levels that cannot occur together, and the message of
-# the refusal.
+# Combinations that are refused: two sets of levels, and the error message.
 REFUSED = [
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"all-linear"}},
      "lora_target_modules: .* matches the experts"),
@@ -46,8 +45,8 @@ REFUSED = [
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]
-# Pairs of levels that no row has because they are meaningless: experts of a
-# dense model, formats in which no models exist.
+# Meaningless combinations, which no row has: experts of a dense model, and
+# formats in which no models exist.
 ABSENT = [
     ({"family": DENSE}, {"format": {"nf4-experts"}}),
     ({"family": set(FAMILIES) - {"gptoss"}}, {"format": {"mxfp4"}}),

@@ -32,7 +32,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DIRECT = ("--cuda-graphs", "false")
-# Pinned bytes: two halves of 16 MiB, and the buffer for results.
+# Bytes of pinned memory: two halves of 16 MiB, and a buffer for results.
 PINNED = (32 << 20) + 4096
 SHARES = 4  # fractions of labelled rows; each has a graph per entry
 
@@ -111,7 +111,7 @@ def expect(name, condition, text):
 
 
 def check_counts(case):
-    # No algorithms are measured, since that creates additional graphs.
+    # Measure no GEMM algorithms, because that creates additional graphs.
     quiet = ("--gemm-table", "heuristic")
     _, few = case.train("--max-steps", "4", *quiet)
     _, many = case.train("--max-steps", "14", *quiet)
@@ -119,9 +119,9 @@ def check_counts(case):
     def per_step(name):
         return (many.get(name, 0) - few.get(name, 0)) / 10
     graphs, waits = per_step("cuGraphLaunch"), per_step("synchronisations")
-    # An entry has a graph for each fraction of labelled rows, captured when the
-    # fraction occurs for the second time. Some fractions may have occurred only
-    # once.
+    # An entry has one graph per fraction of labelled rows. The graph is
+    # captured when the fraction occurs for the second time, so some may be
+    # missing.
     entries = case.micro_batches + 1
     direct = 14 * entries - many.get("cuGraphLaunch", 0)
     captured = many.get("cuGraphInstantiateWithFlags", 0)

@@ -82,9 +82,9 @@ RUNS = {
     "gemma2-neftune": Run("gemma2-nf4", 0.0, 1, 2, 4, noise=15.0),
 }
 
-# The model's own dropout modules, by the end of their names, with the flag that
-# sets them. Their op ids begin at FIRST_MODEL_DROPOUT, in the order in which
-# the model computes them.
+# The model's own dropout modules, by the end of their names, each with its
+# flag. In the order in which the model computes them, their op ids count up
+# from FIRST_MODEL_DROPOUT.
 MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
                   ".mlp.dropout": "--resid-pdrop"}
 FIRST_MODEL_DROPOUT = 1 << 24

@@ -109,7 +109,7 @@ def check_script(out):
     assert os.path.exists(f"{out}/python-script/adapter_model.safetensors")
 
 
-# Example -> function that checks what the commands of the page trained.
+# Example -> function that checks the results of the page's commands.
 PAGES = {"chat-qwen3": check_chat, "dpo": check_dpo,
          "several-ranks": check_ranks,
          "continue-from-adapter": check_continued,

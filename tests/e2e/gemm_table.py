@@ -30,7 +30,7 @@ from cuda_platform import Case, Failure, expect
 STEPS = ("--max-steps", "3")
 TWO = ("--gradient-accumulation-steps", "1")
 SPENT = "nanoseconds of products"
-# Algorithms of the simulated cuBLASLt that fail always, or during capture.
+# Algorithms of the simulated cuBLASLt that always fail, or fail in a capture.
 OUT = (3, 4)
 
 
@@ -190,8 +190,8 @@ def check_ranks(tables, text):
     timings = sorted(r.get("cuEventElapsedTime", 0) for r in reports)
     failed = expect("ranks", timings[0] == 0 < timings[1] and table == text,
                     f"one rank measures ({timings[1]} timings)")
-    # The times of rank 1 differ: if it measured separately, it would choose
-    # other algorithms.
+    # Simulated times differ on rank 1. If it measured separately, it would
+    # choose other algorithms.
     again, _, table = tables.run("speeds", *TWO, speeds="3@1", **two)
     failed += expect("ranks", again == adapter and table == text,
                      "another rank's times change nothing")

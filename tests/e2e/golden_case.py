@@ -8,7 +8,7 @@ import os
 import subprocess
 
 # LOGITS and LOSS are absolute, NORM and GRADIENT relative to the norm, FINAL to
-# the distance moved. The reference in float64 differs by a tenth of them.
+# the distance moved: ten times the differences of a float64 reference.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 
 

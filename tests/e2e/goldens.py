@@ -43,15 +43,15 @@ import safetensors_io  # noqa: E402
 from golden_case import FINAL, GRADIENT, LOGITS, LOSS, NORM  # noqa: E402
 from golden_case import Failure, check, run, settings  # noqa: E402
 
-# Limit for gradients in bf16, relative to the norm. The worst tensor of a case
-# with two layers differs by 2.1 to 2.8 %, on CPUs and on CUDA.
+# Limit for gradients in bf16, relative to the norm. In a case with two layers,
+# the worst tensor differs by 2.1 to 2.8 %, on CPUs and on CUDA.
 GRADIENT_BF16 = 0.05
-# Limit for codes of 8-bit states. A gradient differs from the reference by 1e-6
-# of its scale, and near zero two codes of bitsandbytes are 3e-5 apart. So some
-# values get the next code: 0.1 to 0.7 % of codes after six steps. With equal
-# gradients all codes are equal (conformance/AdamW8BitTest.cpp).
+# Limit for the fraction of different codes in 8-bit states. Gradients differ
+# from the reference by 1e-6 of their scale, and codes near zero are 3e-5 apart.
+# So 0.1 to 0.7 % of the codes differ by one after six steps. With equal
+# gradients, all codes are equal (conformance/AdamW8BitTest.cpp).
 CODES = 1e-2
-# bitsandbytes' names of states, and AdamW's: small tensors have AdamW's float32
+# bitsandbytes' names of states -> AdamW's. Small tensors have AdamW's float32
 # states.
 SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}
 
@@ -141,8 +141,7 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
-    # The run has its own cache, so that measurements of other tests do not
-    # affect it.
+    # Use a separate cache, so that other tests' measurements do not matter.
     environment = {**(environment or os.environ), "XDG_CACHE_HOME": work}
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,

@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
 SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
-# Number of algorithms that a run measures for a matmul.
+# Number of GEMM algorithms per matmul that a run measures.
 RUN_CANDIDATES = 8
 PARTS = "micro,conformance,goldens,nccl,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
@@ -149,8 +149,8 @@ def check_micro(rows, lines):
            f"{len(found)} kinds of rows")
     expect("micro", set(found["attention.cudnn", "refused"]) == {"skipped"},
            "cuDNN's attention says why not")
-    # The platform's time of an algorithm is a hash of its bytes. So the best of
-    # the many that `micro` measures may be faster than the best of a run's few.
+    # The platform's time of an algorithm is a hash of its bytes. `micro`
+    # measures more algorithms than a run, so it may find a faster one.
     products = [row for row in rows if row["part"] == "micro"
                 and row["what"] == "best / used algorithm"]
     most = min(int(re.search(r"best of (\d+)", row["note"])[1])
@@ -246,9 +246,8 @@ def check_kept(script):
 
 def check_stopped(script):
     whole = len(verdicts(script.rows(), "micro"))
-    # Try again if the signal comes too early or too late: a row is printed
-    # before it is in the file, and a part may be over before the signal
-    # arrives.
+    # Try again if the signal came too early (a row is printed before it is in
+    # the file) or too late (the part was over).
     for _ in range(5):
         process = script.start("--bundle", script.bundle, "--out", script.out,
                                "--part", "micro")

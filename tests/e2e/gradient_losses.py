@@ -11,7 +11,7 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
-# The logits of two tokens are columns of %f instead of matmul results.
+# Takes the logits of two tokens from columns of %f instead of a matmul.
 COLUMNS = f"""
   %list = model.token_list {{tokens = array<i64: 20, 3>}} : tensor<2xf32>
   %given, %wide = model.split %f
@@ -79,9 +79,9 @@ def routers(coefficient):
       %y = model.add %x, %x : XX"""
 
 
-# Losses other than HEAD, computed from %f and the head's frozen weight %h. The
-# two sequences are a preference pair, two answers, or an answer and a
-# mismatched answer.
+# Losses other than HEAD, from %f and the head's frozen weight %h. The two
+# sequences are a preference pair, two answers, or an answer and a mismatched
+# answer.
 LOSSES = {
     "head_loss of given columns": GIVEN,
     "dpo_loss of given columns": f"""{COLUMNS}

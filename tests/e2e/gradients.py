@@ -26,11 +26,11 @@ import safetensors_io  # noqa: E402
 from gradient_losses import (  # noqa: E402
     B, H, HEAD, LOSSES, MASK, ONE, T, V, X, routers)
 
-# Name of the op: parameters in addition to the embedding and the head, and the
-# MLIR that computes %y from %x (both [B, T, H]).
+# Name of the op -> parameters in addition to embedding and head, and MLIR that
+# computes %y from %x (both [B, T, H]).
 CASES = {
     "embedding, head_loss": ({}, "%y = model.add %x, %x : XX"),
-    # This is the layout of A of an embedding's adapter.
+    # The layout of matrix A of an embedding's adapter.
     "embedding [out, in]": ({"w": (H, V)}, """
       %w = model.weight @w.weight : tensor<16x24xf32>
       %e2 = model.embedding %ids, %w layout out_in
@@ -61,7 +61,7 @@ CASES = {
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
           : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
-    # All four activations, each applied to results of other ops.
+    # All four activations, applied to results of other ops.
     "activation": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.activation gelu %x : XX
@@ -79,8 +79,8 @@ CASES = {
           : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
       %y = model.rope %x, %cos, %sin
           : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
-    # RoPE rotates 2 of the 4 columns of a head; some segments exceed the
-    # original length.
+    # RoPE rotates 2 of the 4 columns of a head. Some segments are longer than
+    # the original length.
     "rope of a part": ({}, """
       %cos, %sin = model.rope_table %positions, %lengths
           {frequencies = array<f32: 1.0, 1.0>,
@@ -122,8 +122,8 @@ CASES = {
       %m = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
       %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
-    # A third of the tokens have trainable rows. The factors of scale_rows come
-    # from x.
+    # A third of the tokens have trainable rows. The factors of scale_rows
+    # depend on x.
     "match_tokens, scale_rows": ({"d": (8, H)}, """
       %list = model.token_list
           {tokens = array<i64: 23, 0, 3, 6, 9, 12, 15, 18>} : tensor<8xf32>
@@ -223,7 +223,7 @@ CASES = {
       %y = model.combine_rows %o, %order, %places
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
             -> XX"""),
-    # Experts have biases; gate and up are interleaved and clamped.
+    # Experts have biases. gate and up are interleaved and clamped.
     "experts of gpt-oss": ({"r": (3, H), "u": (48, 8), "b": (3, 8),
                             "d": (12, H)}, """
       %r = model.weight @r.weight : tensor<3x16xf32>
@@ -262,7 +262,7 @@ CASES = {
       %y = model.combine_rows %o, %order, %places weights %p
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>,
              tensor<?x?x2xf32>) -> XX"""),
-    # Routers do not count padding.
+    # Padding does not count in the routers' loss.
     "router_loss of two layers": ({"r": (4, H), "s": (4, H)}, routers("3.0")),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
@@ -315,7 +315,7 @@ CASES = {
         %m = arith.mulf %p, %all : tensor<16xf32>
         model.row_yield %m : tensor<16xf32>
       }"""),
-    # Each choice is continuous where its slope jumps.
+    # The chosen functions are continuous, but their slopes jump.
     "rows, choices": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.linear %x, %w {module = "w"} : (XX, tensor<16x16xf32>) -> XX
@@ -442,7 +442,7 @@ def check(tools, name, extra, body, random):
             gradient = next(value for entry, value in dump.items()
                             if entry.startswith("grad.")
                             and entry.endswith("." + key)).astype(np.float64)
-            # A direction near the gradient has the largest difference, compared
+            # Near the gradient's direction, differences are largest compared
             # with rounding.
             direction = (gradient / np.linalg.norm(gradient) + 0.5 *
                          random.standard_normal(gradient.shape)
@@ -472,8 +472,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     options = parser.parse_args()
-    # Each case has a seed of its own, so that changes of other cases do not
-    # affect it. With these seeds no step makes a token choose other experts.
+    # Each case has its own seed, so that changes of other cases do not affect
+    # it. With these seeds, no finite-difference step changes a token's experts.
     results = [check(options.tools, name, extra, body,
                      np.random.default_rng(zlib.crc32(name.encode())))
                for name, (extra, body) in CASES.items()]

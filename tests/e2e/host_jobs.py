@@ -17,8 +17,8 @@ STEPS = 30
 ENDLESS = 100000
 PORT = 29500
 SECRET = "0123456789abcdef" * 2
-# Seconds until all hosts have ended: a rank that is silent for ten seconds is
-# lost; the rest is slack for a loaded machine.
+# Seconds until all hosts have ended. A rank is lost after ten silent seconds;
+# the remainder is slack for a loaded machine.
 SOON = 25
 
 

@@ -30,7 +30,7 @@ import goldens
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 TABLE = os.path.join(HERE, "..", "..", "runtime", "Kernels", "Kernels.def")
-# How a case is compiled: options of goldens.py.
+# Compile modes: options of goldens.py.
 SHARDS = {"ranks": 2, "compile_flag": ["--parallel=fsdp=2",
                                        "--shard-embeddings=true"]}
 MODES = {
@@ -45,8 +45,8 @@ MODES |= {f"{mode}-bf16": {**options, "bf16": True}
           for mode, options in MODES.items()}
 # The entries of a training step whose launches count.
 ENTRIES = ("accumulate", "update")
-# Types that no golden case reaches, by reason: row, operand, type. The
-# conformance tests (KernelTests) cover them, except those of cuDNN.
+# Reason -> row, operand and type that no golden case reaches. The conformance
+# tests (KernelTests) cover them, except those of cuDNN.
 UNREACHED = {
     "no golden case has float16 in its files": """
         adapted_norm.cuda w f16, copy_rows.cuda x f16, decode.cuda out f16,
@@ -85,8 +85,8 @@ def table():
         for word in "".join(re.findall(r'"([^"]*)"', words)).split():
             name, _, types = word.partition(":")
             types = types.split("|")
-            # The first operand always counts, others only if they may have
-            # several types.
+            # The first operand always counts. Others count only if they may
+            # have several types.
             operands[op].append((name.rstrip("!+?@^"), types if len(types) > 1
                                  or not operands[op] else []))
     return re.findall(r"QLORA_KERNEL\((\w+), (\w+), cuda\)", text), operands

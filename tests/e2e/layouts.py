@@ -69,10 +69,10 @@ LAYOUTS = {
     "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
            (4, "ep=4,zero2=2", 1), (4, "ep=2,pp=2", 2), (4, "cp=2,ep=4", 2),
            (4, "ep=2", 1))}
-# MoE families whose experts have adapters. Expert adapters have no dropout.
+# MoE families with adapters on experts. These have no dropout.
 ADAPTED = ("mixtral", "qwen2moe")
-# The smallest number of weights of two layers that tp must shard, for families
-# with fewer than 12.
+# Minimum number of weights, in two layers, that tp must shard. Only for
+# families with fewer than 12.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 
@@ -142,8 +142,8 @@ class Runs:
              f"{self.work}/model", "--train-file", self.data, "--max-steps",
              "3", "--gradient-accumulation-steps", str(steps),
              "--logging-steps", "1", "--learning-rate", "1e-2",
-             # A large epsilon: with a small one, AdamW makes full steps for
-             # gradients near zero, so rounding would decide their sign.
+             # A large epsilon. With a small one, AdamW makes full steps even
+             # for gradients near zero, whose sign depends on rounding.
              "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps",
              "2", "--seed", "9", "--validation-file", self.data, "--output-dir",
              out, *flags],

@@ -26,8 +26,8 @@ import goldens
 
 CASES = ["llama-nf4", "qwen2-nf4", "qwen3-ranks", "llama-dropout"]
 OPTION = ["--activation-dtype-for-lora", "int8"]
-# PROJECTION and the noises are relative to the norm of the gradient, LOSS to
-# the loss.
+# PROJECTION, NOISE and LEAST_NOISE are relative to the norm of the gradient,
+# LOSS to the loss.
 PROJECTION, NOISE, LEAST_NOISE, LOSS = 3e-3, 2e-2, 1e-3, 1e-3
 
 

@@ -57,12 +57,12 @@ GOLDENS = {
     "zero2 x pp": ("--ranks", "2", "--parallel", "zero2=2,pp=2"),
     "cp x pp": ("--parallel", "cp=2,pp=2"),
 }
-# Unstable cases, and their substitutes. In step 6 of the reference of
-# gptoss-mxfp4, a value is 2e-6 from where its clamp cuts the gradient (found
-# with Inputs/edges.py). With noise of 3e-6 in the first adapter, the reference
-# differs from itself by 7e-3. Some layouts differ as much: two stages and two
-# tp or cp ranks on a CPU, two stages on software CUDA. `gptoss` has no such
-# value.
+# Unstable cases, each with a substitute. In step 6 of gptoss-mxfp4's reference,
+# a value is within 2e-6 of the limit at which its clamp cuts off the gradient
+# (found with Inputs/edges.py). With noise of 3e-6 in the first adapter, the
+# reference differs from itself by 7e-3. Some layouts differ as much: two stages
+# and two tp or cp ranks on a CPU, two stages on software CUDA. `gptoss` has no
+# such value.
 EDGES = {"gptoss-mxfp4": "gptoss"}
 FAMILIES = ("tp", "cp", "ep", "pp")  # axes of layouts.py
 
@@ -109,8 +109,8 @@ def main():
             print(f"{target:5} {name:16} {count['ok']:3} equal, "
                   f"{count['skip']:3} cannot have it, "
                   f"{'failed' if code else 'none failed'}", flush=True)
-            # goldens.py prints FAIL for each case; layouts.py ends at the first
-            # error.
+            # goldens.py prints a FAIL line per case. layouts.py exits at the
+            # first error.
             told = [line for line in lines if line.startswith("FAIL")]
             if code:
                 print("\n".join(told or lines[-12:]), flush=True)

@@ -21,8 +21,8 @@ from gradient_losses import (  # noqa: E402
     B, H, HEAD, LINES, T, kto_loss, routers)
 from gradients import call, write_batch, write_model  # noqa: E402
 
-# %ref of the second sequence, a mismatched answer, is the log of a negative
-# number (NaN); %ref of the answer is its number of labels, as in kto_loss.
+# %ref of the second sequence, a mismatched answer, is NaN, the log of a
+# negative number. %ref of the answer is its number of labels, as in kto_loss.
 REFERENCE = f"""
   %ref = model.rows(%n) attributes {{columns = {B} : i64, label = "reference",
                                     maps = [#model.map<full>]}}
@@ -37,7 +37,7 @@ REFERENCE = f"""
     model.row_yield %r : tensor<{B}xf32>
   }}"""
 
-# Name: parameters, MLIR that computes %y, the loss, and the message.
+# Name -> parameters, MLIR that computes %y, the loss, and the message.
 CASES = {
     "divergence of mismatched answers": (
         {}, "%y = model.add %x, %x : XX",

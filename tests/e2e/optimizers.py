@@ -20,8 +20,8 @@ import safetensors_io
 
 OPTIMIZERS = ("llama-adamw8bit", "llama-lion", "llama-adafactor",
               "llama-schedulefree", "llama-muon")
-# Cases that are only resumed, on one rank: two ranks round tied weights in
-# another order (see goldens.py).
+# Cases that are only resumed, on one rank. Two ranks would round tied weights
+# in a different order (see goldens.py).
 RESUMED = ("llama-muon-full", "llama-pissa", "llama-pissa-nf4",
            "llama-pissa-niter", "llama-olora")
 

@@ -39,7 +39,7 @@ from covering_models import FAMILIES, write_model
 
 LENGTH, ROWS, PER_STEP, STEPS = 16, 2, 4, 3
 STATISTICS, BLOCK = 1024, 256  # elements: statistics; block of a scale
-# Limit for sums in float32 in another order. Measured: 1e-6 at most.
+# Limit for float32 sums in a different order. Measured: at most 1e-6.
 SAME = 2e-5
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
          "head_dim": 16, "intermediate_size": 96, "vocab_size": 96,
@@ -168,8 +168,8 @@ def same_as_one(run, one):
                       for row in one.table.values()) / labels
         for name, row in one.table.items():
             want = one.whole(row, 0, step, "gradient") / all_labels
-            # A tensor that is zero except for rounding is compared on the scale
-            # of the others.
+            # If a tensor is zero except for rounding, use the scale of the
+            # other tensors.
             scale = max(np.abs(want).max(), 1e-3 * largest)
             worst = max(worst, compare(
                 f"{at}, gradient of {name}",

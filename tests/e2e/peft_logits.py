@@ -26,7 +26,7 @@ import numpy as np
 import safetensors_io
 from golden_case import LOGITS, Failure, check, run, settings
 
-# Cases without peft.safetensors and peft.json, and why.
+# Cases without peft.safetensors and peft.json, each with the reason.
 FULL = "all weights are trained, and there is no adapter"
 FACTORS = ("the adapter starts at factors without a sign, so that the "
            "reference has magnitudes and products only")
@@ -45,8 +45,8 @@ WITHOUT = {
                               "edges of codes",
 }
 PREFIX = "base_model.model."
-# Suffixes that PEFT appends to the name of an adapted module. A bias alone is
-# no adapter.
+# Suffixes that PEFT appends to an adapted module's name. A bias alone is not an
+# adapter.
 ENDS = (".lora_A.weight", ".lora_B.weight", ".lora_B.bias",
         ".lora_embedding_A", ".lora_embedding_B", ".lora_magnitude_vector",
         ".token_adapter.trainable_tokens_delta", ".weight")

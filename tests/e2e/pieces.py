@@ -30,7 +30,7 @@ import shards
 from shards import LENGTH, RANKS, call, same
 
 FINAL = 1e-3  # of the distance that training moves values
-# A model of half a million parameters. No number of ranks divides its rows.
+# 0.5 and 28 million parameters. No number of ranks divides the rows of SMALL.
 SMALL = dict(hidden_size=96, intermediate_size=200, vocab_size=1001,
              num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
 LARGE = dict(hidden_size=512, intermediate_size=1024, vocab_size=16001,
@@ -40,8 +40,8 @@ MESHES = ("fsdp=2", "fsdp=4", "zero2=2", "zero2=4", "fsdp=2,zero2=2")
 
 class Runs(shards.Runs):
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
-             # A large epsilon: with a small one, AdamW makes full steps for
-             # gradients near zero, so rounding would decide their sign.
+             # A large epsilon. With a small one, AdamW makes full steps even
+             # for gradients near zero, whose sign depends on rounding.
              "--adam-epsilon", "1e-3")
 
     def full(self, mesh, *flags):
@@ -88,8 +88,8 @@ def layouts(runs):
         agree(runs, mesh, "none")
         losses = runs.losses(mesh)["loss"]
         print(f"  {mesh}: losses {losses[0]:.4f} to {losses[-1]:.4f}")
-    # With cp=2, pairs of ranks have the same rows, so a step needs twice as
-    # many micro-batches.
+    # With cp=2, pairs of ranks have the same rows. So the same step needs twice
+    # as many micro-batches.
     module, _ = runs.full("cp=2,fsdp=4")
     runs.train(module, RANKS, "lines", *runs.flags,
                "--gradient-accumulation-steps", "4")
@@ -143,8 +143,8 @@ def memory(runs):
                 mesh, arena, parts["arenas"][arena], all_of_it)
         _, text = runs.train(module, ranks, "held", "--save-strategy", "no")
         planned, held = process_peak(text)
-        # Rank 0 also holds the model that it writes, collected window by
-        # window.
+        # Rank 0 also holds the unsharded model that it writes, which it
+        # collects in windows.
         image = plan["arenas"]["trainable"]
         assert held < planned + (image + 2 * shards.SLACK) / 2**20, (
             held, planned)

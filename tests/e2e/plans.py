@@ -156,8 +156,8 @@ def saved_on_the_host(tools, folder):
                 code=1)
     assert "error: --memory-limit: the smallest plan needs" in said, said
     report, _ = fits(tools, folder, 18, "--offload", "activations", *shape)
-    # Inputs of all layers are copied, except the last layer's, which the
-    # backward needs at once, and the first layer's, which has no gradient.
+    # Copies the inputs of all layers, except the first layer's (no gradient)
+    # and the last layer's, which the backward needs immediately.
     crossing = (LAYERS - 2) * 2 * 70000 * HIDDEN
     assert report["arenas"]["saved"] == crossing, report["arenas"]
     said = json.loads(call(f"{tools}/qlora-run", os.path.join(folder, "t.so"),
@@ -190,7 +190,7 @@ def head_chunks(tools, folder):
                    f"{whole}B") == (whole, rows, launches)
     least, rows, others = planned(tools, folder, "--memory-limit",
                                   f"{whole - 1}B")
-    # Nothing is recomputed, and decoded weights use the remaining memory.
+    # Nothing is recomputed. Decoded weights use the remaining memory.
     assert rows == 256 and others <= launches, (rows, others, launches)
     assert least < whole, (least, whole)
     print(f"ok   chunks of the head: {whole} bytes, or {least}")
@@ -297,9 +297,9 @@ def on_the_host(tools, folder, whole, ranks):
                            "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
-    # A step copies the host's weights in the forward and in the backward,
-    # except rows of the embedding, and the head only once. It takes about as
-    # long as the copies, which overlap with computation.
+    # A step copies the host's weights in the forward and in the backward; only
+    # rows of the embedding, and the head only once. It takes about as long as
+    # the copies, which overlap with computation.
     assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step
@@ -390,7 +390,7 @@ def layouts(tools, folder, module, *flags):
 
 def chosen_layouts(tools, folder):
     module = os.path.join(folder, "auto.so")
-    # Data parallelism is chosen: unsharded bases fit, and fsdp would use the
+    # auto chooses data parallelism: unsharded bases fit, and fsdp would use the
     # network.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--gpus-per-node", "1", "--network", "100Gb")

@@ -28,7 +28,7 @@ LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, DIM, VOCAB = (
     6, 1536, 4096, 12, 4, 128, 16384)
 TOKENS = BATCH * LENGTH
 WIDE, NARROW = HEADS * DIM, KV_HEADS * DIM
-# Groups of linears that read the same input: its width, and their outputs.
+# Groups of linears with the same input: (input width, output widths).
 QKV = (HIDDEN, (WIDE, NARROW, NARROW))
 GROUPS = (QKV, (WIDE, (HIDDEN,)), (HIDDEN, (INNER, INNER)), (INNER, (HIDDEN,)))
 WEIGHTS = LAYERS * sum(width * sum(outputs) for width, outputs in GROUPS)
@@ -154,8 +154,8 @@ def lora_bytes():
             # XA is written and read twice (for (XA)B and dB), and so is dXA
             # (for dX and dA).
             thin = 2 * TOKENS * RANK * count * 6
-            # A and B are read by two GEMMs each, in bf16, to which the update
-            # has rounded them. dA and dB are accumulated.
+            # Two GEMMs read each of A and B in bf16; the update rounds them to
+            # bf16. dA and dB are accumulated in f32.
             sides = RANK * (width * count + out)
             weights = sides * 2 * 2 + sides * 8
             total += wide + thin + weights

@@ -129,7 +129,7 @@ def memory_limit(tools, folder):
 def same_bits(tools, folder):
     for name in ("qwen3-ranks", "qwen2-nf4"):
         case = Case(tools, name, os.path.join(folder, name))
-        # Weights are decoded in the same form for every limit.
+        # Fix the form of decoding, so that it is the same for every limit.
         numbers = ("--compute-dtype", "bfloat16")
         flags = (*numbers, "--dequantize", "tiled")
         free = report(case, *flags)

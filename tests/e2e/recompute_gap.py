@@ -38,8 +38,7 @@ from recompute_model import ALIGNMENT, SECOND, Exact, Problem
 
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                      "Inputs", "goldens")
-# Each model: golden case, target, and a batch and length that are no round
-# numbers.
+# Models: golden case, target, and odd sizes of batch and length.
 MODELS = (("mistral-window", "cpu", 3, 61), ("qwen2-nf4", "cuda", 5, 37))
 LEAST_PLANS, LARGEST_GAP = 20, 0.05
 DETERMINISTIC_SECONDS = 20
@@ -151,7 +150,7 @@ class Optimum:
         clones = problem.clones(exact.chosen(found))
         seconds = problem.seconds(clones)
         assert problem.peak(clones) <= budget
-        # The objective has the rounded time of each op.
+        # The objective rounds the time of each op.
         assert abs(seconds * SECOND - found.objective_value) <= problem.count
         if status == cp_model.OPTIMAL:
             return seconds, True

@@ -23,7 +23,7 @@ import tempfile
 
 WIDTHS = (390, 1280)
 HOSTILE = "</td><script>document.body.innerHTML='owned'</script>" + "x" * 300
-# The page is in a frame, because Chromium's windows cannot be as narrow as a
+# A frame holds the page, because Chromium's windows cannot be as narrow as a
 # phone.
 FRAME = """<!doctype html><meta charset="utf-8"><style>body{{margin:0}}
 iframe{{border:0;width:{width}px;height:{height}px}}</style>

@@ -91,8 +91,8 @@ def best(runs, arguments):
     flags = ("--validation-file", valid, "--eval-strategy", "steps",
              "--eval-steps", str(SAVE_STEPS), "--load-best-model-at-end",
              "--save-total-limit", "1")
-    # With greater_is_better the loss counts as worse at each evaluation after
-    # the first.
+    # With greater_is_better, a falling loss becomes worse at each evaluation
+    # after the first.
     bad = (*flags, "--greater-is-better", "true", "--early-stopping-patience",
            "2")
     folder = runs.folder("best")

@@ -62,7 +62,7 @@ def main():
             if abs(got - want) > 1e-5 * abs(want):
                 sys.exit(f"step {step}: {name} is {got} on five ranks, {want} "
                          "on one")
-    # aux_loss is near 2, the number of experts that a token chooses.
+    # aux_loss stays near 2, the number of experts per token.
     first, *_, last = (step[NAMES.index("aux_loss")] for step in one)
     if abs(last - first) > 0.2 * first:
         sys.exit(f"aux_loss is {last} in the last step, {first} in the first")

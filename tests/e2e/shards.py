@@ -42,7 +42,7 @@ from base_cache import SETTLED
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# A model of 29 million parameters: a table has 8 million, a layer 2.6 million.
+# 29 million parameters: 8 million in the embedding, 2.6 million per layer.
 MODEL = dict(
     hidden_size=512, intermediate_size=1024, num_hidden_layers=8,
     num_attention_heads=8, num_key_value_heads=8, vocab_size=16001,
@@ -172,8 +172,8 @@ def saved(runs):
     measured = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
                          text)
     held = float(measured[2]) * 2**20
-    # A reduce-scatter of CPU ranks copies a gradient. The largest gradient is
-    # the embedding's.
+    # A reduce-scatter on CPU ranks copies a gradient. The embedding has the
+    # largest gradient.
     copied = 4 * MODEL["vocab_size"] * MODEL["hidden_size"]
     assert held < planned + copied + SLACK, (held, planned, text)
     assert re.search(r"checkpoint buffer +10.0 MiB", text), text
@@ -229,8 +229,8 @@ def updates(runs):
             assert list(mine) == list(wanted), (name, file)
             for key, want in wanted.items():
                 assert (mine[key] == want).all(), (name, file, key)
-    # Resume a run with two shards with four shards and without shards, and the
-    # reverse.
+    # Resume a run with two shards on four shards and without shards, and vice
+    # versa.
     for other in ("zero1=4", "none"):
         for start, module in (("zero1=2", other), (other, "zero1=2")):
             begun = f"{runs.work}/updates {start}/checkpoint-2"

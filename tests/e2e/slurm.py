@@ -29,7 +29,7 @@ from slurm_cluster import Cluster, missing_programs
 STEPS = 42
 SHORT = ("--max-steps", "14")
 ENDLESS = ("--max-steps", "100000")
-# No periodic checkpoint is ever due, so each checkpoint was requested.
+# Periodic checkpoints are never due, so every checkpoint was requested.
 NOT_DUE = ("--save-steps", "1000")
 SOON = 10
 SUBSTITUTES = (("--nodes 2 --ntasks-per-node 8 --gpus-per-node 8",
@@ -156,8 +156,8 @@ def goes_on(cluster, runs):
         cluster.wait("requeue", lambda: cluster.state(job) == "PENDING")
         check(not cluster.all_ranks(), "a job in the queue has ranks")
         stops.append(steps_of(folder)[-1])
-        # Start the requeued job at once instead of after two minutes. In the
-        # second in which a job ends, its node refuses it.
+        # Start the requeued job immediately instead of after two minutes. Wait
+        # first: a node refuses a job in the second in which the job ends.
         time.sleep(1.1)
         cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         until_step(cluster, folder, stops[-1] + 4)

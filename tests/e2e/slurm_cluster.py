@@ -72,8 +72,8 @@ class Cluster:
             os.makedirs(os.path.join(self.work, name))
         with open(self.environment["SLURM_CONF"], "w") as file:
             file.write(CONFIGURATION.format(work=self.work))
-        # Slurm would detect the version of cgroups in /sys, which a network
-        # namespace does not have.
+        # Without this file, Slurm would look for the cgroup version in /sys,
+        # which does not exist in a network namespace.
         with open(os.path.join(self.work, "cgroup.conf"), "w") as file:
             file.write("CgroupPlugin=cgroup/v1\n")
         key = os.open(os.path.join(self.work, "munge.key"),

@@ -30,12 +30,12 @@ from safetensors_io import load, save
 
 TOLERANCE = 2e-5
 LONGEST = 48
-# (ranks, accumulation steps) by target; few for the software platform, which is
-# slow.
+# (ranks, accumulation steps) by target. Few for the software platform (cuda),
+# which is slow.
 STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
 
-# Per golden case: loss and gradient norm of all rows, in transformers 5.24 and
-# PEFT 0.21, each row in a separate call. The rows have 2 to 48 tokens; two are
+# Per golden case: loss and gradient norm of all rows, computed row by row with
+# transformers 5.24 and PEFT 0.21. The rows have 2 to 48 tokens. Two rows are
 # longer than the 8 positions of the original RoPE.
 LENGTH_ROWS = (8, 128, 3)
 ALONE = {"phi3-packed": (5.2900066, 1.5420884),

@@ -168,7 +168,7 @@ def check_alone(found, ranks):
         for start, last, queue, _ in kernels:
             longest[queue] = max(longest.get(queue, 0), last - start)
     decode, other = longest.get("copy", 0), longest["compute"]
-    # The platform's clock also advances by collectives of other ranks.
+    # The platform's clock advances for collectives of other ranks, too.
     return expect("alone", not failed and 0 < decode < 10 and other > 10,
                   f"the longest kernel takes {decode:.0f} us on the copy "
                   f"queue, {other:.0f} on the compute queue; {len(failed)} "
@@ -221,8 +221,8 @@ def check_cuda(tools, name, ranks, work):
     case = Case(tools, name, work)
     path = os.path.join(work, "trace.json")
     cards = ",".join(["sm_90:4096"] * ranks)
-    # Each entry has one graph. No algorithms are measured, which only one rank
-    # would do.
+    # Each entry has one graph. Measure no GEMM algorithms, because only one
+    # rank would do so.
     flags = (*FLAGS, "--train-file", all_labelled(work, name),
              "--gemm-table", "heuristic")
     plain, before = case.train(*flags, ranks=ranks, devices=cards)

@@ -128,7 +128,7 @@ def main():
         found, wanted = read(folder), expected(folder)
         check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
         check(("train/loss", 4) in found and ("eval/loss", 0) in found, found)
-        # Repeat the steps after checkpoint 2: values of the second time count.
+        # Repeat steps 3 and 4. The new values must replace the old ones.
         for step in (3, 4):
             shutil.rmtree(os.path.join(folder,
                                        f"checkpoint-{step * SAVE_STEPS}"))

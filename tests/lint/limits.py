@@ -17,14 +17,14 @@ SOURCES = (".h", ".cpp", ".td", ".py", ".def", ".c")
 MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
-# The modules of runtime/. Each includes only itself and earlier ones.
+# The modules of runtime/. A module includes only itself and earlier modules.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
 # The only file that may call dump() of the JSON library, which throws on bytes
 # that are not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"
-# The only files that may open a parallel region: our loops, and the caller of
-# generated C.
+# The only files that may open an OpenMP parallel region: the loops of our
+# kernels, and the caller of generated C.
 PARALLEL = ("runtime/Kernels/Cpu/Parallel.h",
             "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {

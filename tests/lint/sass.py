@@ -45,7 +45,7 @@ FLAGS = ["-std=c++20", "-O3", "-arch=sm_90", "-cubin", "-Xptxas", "-v"]
 DEVICE = "runtime/Kernels/Cuda/Device"
 BAR, OCCUPANCY = 5.0, 0.5
 
-# Units without memory-bound kernels.
+# Device units without memory-bound kernels, each with the reason.
 EXEMPT_UNITS = {
     "Attention.cu": "matrix products", "AttentionBF16.cu": "matrix products",
     "AttentionGrad.cu": "matrix products",
@@ -70,8 +70,8 @@ EXEMPT = {
 }
 
 LAYER = "tests/compiler/Inputs/llama-layer.mlir"
-# Options for qloracc: Llama 3 8B with typical settings, with dropout, in
-# float32, with int8 activations, and without fusion.
+# qloracc's options for Llama 3 8B with typical settings, and with dropout,
+# float32, int8 activations, or no fusion.
 PROGRAMS = {
     "bf16": ["--load-in-4bit", "--max-length", "2048", "--lora-r", "16"],
     "dropout": ["--load-in-4bit", "--max-length", "2048",
@@ -154,8 +154,8 @@ def judged(kernel):
             return body.bytes >= 2 * largest
         if 2 * body.bytes >= largest:
             return True
-        # A remainder moves a half, a quarter or an eighth of the bytes of an
-        # iteration of another loop.
+        # The remainder of another loop moves a half, a quarter or an eighth of
+        # the bytes of its iteration.
         return kernel.source in PROGRAMS and not any(
             other.bytes in (body.bytes * 2, body.bytes * 4, body.bytes * 8)
             for other in kernel.bodies if other.is_loop)
@@ -190,7 +190,7 @@ def complaints(kernel):
     return errors
 
 
-# The kernels with which the lint checks itself, each with words of its error.
+# Kernels for the self-test of this lint, each with words of the expected error.
 OWN = {
     "copy_loop": "", "copy_unrolled": "", "busy_loop": "a byte",
     "busy_once": "a byte", "busy_inner": "a byte", "narrow": "a byte",
@@ -254,8 +254,8 @@ def check_itself(compiler):
         if (not wrong and found) or not any(wrong in e for e in found or [""]):
             sys.exit(f"the lint's own kernel {name}: expected '{wrong}', got "
                      f"{found}, {kernels[name]}")
-    # The bytes found in the machine code of a loop and of an unrolled loop must
-    # be those of the source.
+    # For a loop and an unrolled loop, the bytes found in the machine code must
+    # be the bytes of the source.
     moved = {name: cost(kernels[name]) for name in OWN}
     turn = max(b.bytes for b in kernels["copy_unrolled"].bodies)
     if turn != 16 * 32 or moved["copy_loop"] > 1.5:

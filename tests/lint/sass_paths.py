@@ -76,8 +76,8 @@ class Function:
             target = TARGET.search(rest)
             if stem == "CALL":
                 open_block["calls"].append(target.group(1) if target else "")
-            # BRA.DIV and BRA.CONV are for diverged threads, not on the common
-            # path.
+            # BRA.DIV and BRA.CONV handle diverged threads, so they are not on
+            # the common path.
             elif stem in ENDS and not re.search(r"\.(DIV|CONV)", opcode):
                 if stem == "BRA" and target:
                     open_block["next"].append(target.group(1))
@@ -142,7 +142,7 @@ class Function:
                 costs.append(self.cost(header))
             else:
                 costs.append(self.loop(set(part), inside, found))
-        # The components are in reverse topological order (Tarjan), so
+        # Tarjan's algorithm yields components in reverse topological order, so
         # successors come first.
         best = []
         for i, part in enumerate(parts):

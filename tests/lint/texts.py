@@ -32,8 +32,8 @@ LANGUAGES = {
     ".td": language(SLASHES, CHARACTER, r"\[\{.*?\}\]"),
 }
 MARKER = re.compile(r"^[ \t]*(?://[/!]?<?|#+!?|/\*+|\*(?![*\w]))[ \t]*", re.M)
-# Matches lines of lit and FileCheck, which are not checked: they quote messages
-# that are checked in the sources.
+# Matches directives of lit and FileCheck. They are not checked, because they
+# quote messages that are checked in the sources.
 DIRECTIVE = re.compile(r"^[ \t]*(?://|#) *(?:[A-Z0-9_-]+(?:\{[^}]*\})?:"
                        r"|expected-).*$", re.M)
 

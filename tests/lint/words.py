@@ -21,7 +21,7 @@ MAX_WORDS, MAX_COLUMNS, MAX_PAGE_COLUMNS = 35, 80, 140
 HEADLESS = re.compile(r"(?:\A|\n[ \t]*(?:[-*] |\d+\. )?|[.!?:] +)"
                       r"(Of|Those\s+of|That\s+of|The\s+same\s+of|And\s+of|Nor"
                       r"|As\s+for)\s")
-# Banned words (regular expressions) with what to write instead. A space matches
+# Banned words (regular expressions), each with a replacement. A space matches
 # any white space.
 BANNED = {
     r"(?<!model\s)cards?": "GPU",
@@ -49,8 +49,8 @@ BANNED = {
 }
 RULES = [(re.compile(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), re.I), advice)
          for pattern, advice in BANNED.items()]
-# One "those of" in a sentence is clear ("losses are those of a run"), two are
-# not.
+# One "those of" in a sentence is clear ("losses are those of a run"); two are
+# confusing.
 REFERENCE = r"\b(?:(?:that|those)\s+of|of\s+(?:which|whom|whose))\b"
 TWICE = re.compile(rf"{REFERENCE}[^.!?;|]*?({REFERENCE})", re.I)
 # (path, text that may break a rule, why)
@@ -143,7 +143,7 @@ def check(path, content):
     for kind, first, text in texts(path, content):
         if kind == "raw":
             raw |= set(range(first, first + text.count("\n") + 1))
-        # Raw strings of tests are left out: they are inputs of programs.
+        # Skip raw strings of tests, because they are inputs of programs.
         if kind != "raw" or not path.startswith("tests/"):
             yield from check_text(path, kind, first, text)
     if path.endswith(".md"):

@@ -43,7 +43,7 @@ Work &Work::operator*=(double times) {
   return *this;
 }
 
-/// FLOPs of all bf16 attention kernels.
+/// Returns the FLOPs of all bf16 attention kernels.
 static double attentionBf16Flops(const Work &work) {
   double flops = 0;
   for (const AttentionWork &products : work.attention)
@@ -57,7 +57,7 @@ double Work::attentionFlops() const {
 
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
 
-/// Seconds of all matmuls on a CPU.
+/// Returns the seconds of all matmuls and attention on a CPU.
 static double productSeconds(const Work &work, const DeviceProfile &device) {
   const CpuKernelRates rates = device.cpuKernels();
   return 1e-9 * (work.f32Flops / device.gemmF32Gflops +
@@ -68,7 +68,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device) {
                  attentionBf16Flops(work) / rates.attentionBf16Gflops);
 }
 
-/// Seconds of bf16 attention on a GPU.
+/// Returns the seconds of bf16 attention on a GPU.
 static double attentionSeconds(const Work &work, const GpuRates &gpu) {
   static_assert(size_t(AttentionKernel::kCount) == 4, "a rate for each");
   const AttentionRate *rates[] = {

@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Operands of attention (the first six, then sinks) and of attention_grad. The
-/// last operand of both ops is the workspace.
+/// Operand indices of attention (kQ to kLse, kSinks) and of attention_grad (kQ
+/// to kDV). In both ops the workspace is the last operand.
 enum AttentionOperand {
   kQ,
   kK,

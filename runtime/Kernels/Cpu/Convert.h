@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Address of element `index` of an array of `dtype` (not NF4).
+/// Returns the address of element `index` of an array of `dtype` (not NF4).
 inline const void *elementAt(const void *base, qlora_dtype dtype,
                              int64_t index) {
   return static_cast<const uint8_t *>(base) + index * (dtypeBits(dtype) / 8);

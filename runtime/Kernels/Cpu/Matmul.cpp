@@ -130,10 +130,9 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
   return Status::ok();
 }
 
-/// From this number of rows on, launches do not share a decode. Decoding takes
-/// less than a twentieth of the GEMM, but a shared panel reads the rows of all
-/// launches, too many for the caches. Measured on Zen 5 with a 0.5B model (32
-/// and 512 rows).
+/// Launches with at least this many rows do not share decoded panels: decoding
+/// takes less than 1/20 of the GEMM's time, and the rows of all launches exceed
+/// the caches. Measured on Zen 5 with a 0.5B model (32 and 512 rows).
 static constexpr int64_t kManyRows = 256;
 
 /// Names all properties that determine the panels and their decoded values.

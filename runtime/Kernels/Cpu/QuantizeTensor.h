@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Quantizes whole tensors. Math/Stored.h has the layout of the bytes, Decode.h
-// the decoder. Each format has the bytes of a reference:
+// the decoder. Each format gives the bytes of a reference implementation:
 //
 //   NF4, FP4   bitsandbytes 0.50 on the CPU, double quantization too
 //   LLM.int8   bitsandbytes: rows are rounded to float16 first

@@ -137,8 +137,8 @@ uint64_t attentionDeltaWorkspace(const KernelRequest &r) {
 
 // Attention with cuDNN --------------------------------------------------------
 //
-// Scratch sizes were read from plans that cuDNN 9.19 to 9.28 made for described
-// devices. If another version's plan needs more, loading skips that plan.
+// Scratch sizes are those of plans that cuDNN 9.19 to 9.28 made from device
+// descriptions. If another version's plan needs more, loading skips that plan.
 
 /// Rows of the largest tile of queries or keys in any engine.
 static constexpr int64_t kCudnnTile = 128;

@@ -141,7 +141,7 @@ inline constexpr int64_t kAttentionBlock = 128;
 inline constexpr int64_t kMostAttentionPartials = 32 << 20; // bytes
 
 /// The workspace of attention: slots, each the scratch of one concurrent task.
-/// bf16 rows are gathered without gaps if the matmuls are bf16, else widened.
+/// bf16 rows are gathered densely if the matmuls are bf16, else widened to f32.
 struct AttentionScratch {
   int64_t block; ///< min(length, kAttentionBlock)
   // Per slot.

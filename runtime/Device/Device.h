@@ -122,7 +122,7 @@ public:
   Status finishRead(std::span<uint8_t> data);
   static constexpr uint64_t kMaxStartedBytes = 64;
   static constexpr size_t kMaxStartedReads = 32;
-  /// Returns how many steps the host should submit before it reads a step's
+  /// Returns how many steps the host should submit ahead of reading a step's
   /// results, so that the device never waits for the host.
   virtual int64_t lead() const { return 0; }
   /// Returns the arena as memory of this process, for filling parameters in

@@ -75,10 +75,9 @@ public:
   /// Runs one optimizer step and starts to read its gradient norm.
   Status update(const qlora_step_block &step);
 
-  /// Finish started reads; call these in the order of the starts. finishSums()
-  /// returns a step's loss and labels over all micro-batches and ranks,
-  /// counting ranks with the same data once. finishNorm() returns the gradient
-  /// norm before clipping.
+  /// Finish started reads, oldest first. finishSums() returns a step's loss and
+  /// labels over all micro-batches and ranks, counting ranks with the same data
+  /// once. finishNorm() returns the gradient norm before clipping.
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 

@@ -12,8 +12,8 @@
 // algorithms, so that results do not depend on the rank.
 //
 // The cache is one table of all GPU models that this user has run on. A damaged
-// cache gives a remark and is replaced. If two jobs write at once, the entries
-// of one job are lost and measured again.
+// cache is replaced, with a remark. If two jobs write at once, the entries of
+// one job are lost and measured again.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
@@ -34,7 +34,7 @@ public:
   GemmTuner(std::string request, std::string cacheFile);
 
   /// Reads the pinned table or requests candidates. An error names the table's
-  /// file if that is unreadable, damaged, or for another GPU or library.
+  /// file if the file is unreadable, damaged, or for another GPU or library.
   Status begin(const CudaGpu &gpu, const CudaDriver &driver,
                const CublasLt &blas, GemmSelection &gemms);
 

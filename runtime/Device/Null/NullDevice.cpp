@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The null device runs nothing. It checks every command against the arenas and
-// the other queues, counts commands, and allocates no arena.
+// The null device runs nothing. It checks commands for accesses outside arenas
+// and for races between queues, counts commands, and allocates no arena.
 // `qlora-run train.so --device null --gpus 8` needs no hardware.
 
 #include "runtime/Device/Device.h"

@@ -2,8 +2,8 @@
 
 // Interfaces to fill an arena, in this process or on a device. Parameters are
 // written one range at a time: in place if the arena is memory of this process,
-// else through one buffer as large as the largest range. Elements that are
-// converted from the type of their file pass through one buffer, the window.
+// else through a buffer as large as the largest range. Elements whose file has
+// another dtype are read into a second buffer, the window, and then converted.
 //
 //   const auto sink = openArena(device, module, QLORA_ARENA_FROZEN);
 //   std::span<uint8_t> range = sink->map(offset, bytes);
@@ -29,7 +29,6 @@ namespace qlora {
 class ArenaSink {
 public:
   virtual ~ArenaSink() = default;
-  /// Returns the size of the arena.
   virtual uint64_t bytes() const = 0;
   /// Returns memory for bytes [offset, offset + count) of the arena, with
   /// undefined content. Valid until the next call.
@@ -60,9 +59,9 @@ private:
   std::span<uint8_t> arena;
 };
 
-/// An arena that `device` keeps outside of this process; the device must
-/// outlive the sink. Weights are quantized on the device if `scratch` is large
-/// enough, else on the host, which a remark of the device reports.
+/// An arena in the memory of `device`, which must outlive the sink. Weights are
+/// quantized on the device if `scratch` is large enough, else on the host, with
+/// a remark (Device::addRemark).
 class DeviceArena final : public ArenaSink {
 public:
   DeviceArena(Device &device, uint32_t arena, uint64_t size,
@@ -84,8 +83,8 @@ private:
   uint64_t mappedBytes = 0;
 };
 
-/// Opens the arena of a kind on the device that has loaded `module`. The sink
-/// has 0 bytes if the module has no such arena.
+/// Returns a sink for an arena of `device`, which must have loaded `module`.
+/// The sink has 0 bytes if the module has no such arena.
 std::unique_ptr<ArenaSink> openArena(Device &device, const LoadedModule &module,
                                      qlora_arena_kind kind);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Applies the conversions of the kernels to unaligned bytes.
+// Applies the kernels' dtype conversions to unaligned bytes.
 
 #include "runtime/Weights/ConvertWeights.h"
 
@@ -54,7 +54,7 @@ void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
 template <size_t Bytes>
 static void turn(const uint8_t *from, int64_t rows, int64_t columns,
                  uint8_t *to) {
-  // Side of square tiles; source and target tile both fit into a cache.
+  // Rows and columns of a tile. A source and a target tile fit into the cache.
   constexpr int64_t kSide = 32;
   parallelRanges(rows, kSide, [&](int64_t begin, int64_t end) {
     for (int64_t top = begin; top < end; top += kSide)

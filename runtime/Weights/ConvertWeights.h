@@ -15,13 +15,13 @@ namespace qlora {
 /// Returns the bytes of an element; 0 if `dtype` is not f32, bf16 or f16.
 unsigned weightBytes(qlora_dtype dtype);
 
-/// out[0, count) := elements of `dtype` at `from`, converted to f32.
+/// Converts `count` elements of `dtype` at `from` to f32.
 void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
                     float *out);
-/// Converts from[0, count) to `dtype`, with rounding, in `out`.
+/// Converts `count` f32 elements to `dtype`, rounded to nearest even.
 void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
                       uint8_t *out);
-/// Transposes a [rows, columns] matrix, with OpenMP threads.
+/// Transposes a [rows, columns] matrix. Uses OpenMP threads.
 void turnWeights(qlora_dtype dtype, const uint8_t *from, int64_t rows,
                  int64_t columns, uint8_t *to);
 /// Converts between two types; copies if they are equal. Uses OpenMP threads.

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Bytes per read of a thread.
+/// Bytes that a thread reads at a time.
 static constexpr int64_t kPiece = int64_t{1} << 20;
 
 Status FileWeight::read(int64_t first, std::span<uint8_t> out) const {

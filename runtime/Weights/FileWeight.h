@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Floating-point weights in a model's files: one tensor, or several as one.
+// Floating-point weights in a model's files. Several tensors can form a weight.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H
@@ -13,14 +13,13 @@
 
 namespace qlora {
 
-/// A floating-point tensor in a file.
 struct FileWeight {
   const SafetensorsFile *file;
   const SafetensorsTensor *tensor;
   qlora_dtype dtype;
 
-  /// Checks that the tensor is F32, BF16 or F16 with this shape. A tensor of
-  /// three dimensions may have its first two joined in `shape`.
+  /// Checks that the tensor is F32, BF16 or F16 with this shape. A tensor
+  /// [n, rows, columns] also matches the shape [n * rows, columns].
   static StatusOr<FileWeight> of(const SafetensorsFile &file,
                                  const SafetensorsTensor &tensor,
                                  std::span<const int64_t> shape);
@@ -30,12 +29,13 @@ struct FileWeight {
                                    std::span<const int64_t> shape,
                                    qlora_dtype expected);
 
-  /// Reads elements from `first` on with all threads of this process: one
-  /// thread cannot read at the speed of memory.
+  /// Reads elements from index `first` on. Uses all threads of this process,
+  /// because one thread cannot saturate the memory.
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// The tensors of a parameter: its `parts` (ABI/module.h), or one tensor.
+/// A parameter that consists of one tensor of the files, or of `parts` tensors
+/// (ABI/module.h) that are joined along the first dimension.
 struct StackedFileWeight {
   std::vector<FileWeight> parts;
   int64_t partElements; ///< elements of each of the tensors
@@ -44,7 +44,7 @@ struct StackedFileWeight {
 
   static StatusOr<StackedFileWeight> find(const ModelFiles *model,
                                           const qlora_parameter &parameter);
-  /// Reads elements as if the tensors were one.
+  /// Reads elements from index `first` of the joined tensors on.
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 

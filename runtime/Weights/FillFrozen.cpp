@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Fills the frozen parameters of a rank, alone or together with other ranks.
+// Fills the frozen parameters of a rank. Ranks that must each load a complete
+// tensor to get their shards do so together.
 
 #include "runtime/Weights/FrozenParameter.h"
 #include "runtime/Weights/FrozenShards.h"
@@ -52,8 +53,8 @@ private:
 };
 } // namespace
 
-/// Adds a parameter. Checks its shards before any tensor is loaded, so that all
-/// ranks fail in the same way.
+/// Adds a parameter. Checks whether it can be sharded before any tensor is
+/// loaded, so that all ranks fail in the same way.
 Status FrozenFill::add(const qlora_parameter &parameter) {
   total += arenaBytesOf(parameter);
   QLORA_RETURN_IF_ERROR(findWhole(module, sources, parameter).status());
@@ -78,8 +79,8 @@ Status FrozenFill::fillAlone(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Fills shards of complete tensors. Sorts the tensors by size, so that the
-/// ranks of a round take about the same time.
+/// Fills shards with exchangeParts(). Sorts the tensors by size, so that the
+/// ranks of a round load tensors of about the same size.
 Status FrozenFill::fillTogether(Parameters &parameters, Collectives *holders) {
   if (parameters.empty())
     return Status::ok();

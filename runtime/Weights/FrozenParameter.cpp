@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// Quantizes a weight. A weight that is transposed is first read completely,
-/// since its blocks cross the rows of the file.
+/// Quantizes a weight. If the weight must be transposed, reads it completely
+/// first, since its blocks cross the rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
                              const StoredLayout &layout, ArenaSink &arena,
@@ -53,8 +53,8 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   return arena.quantize(source);
 }
 
-/// Copies the tensors of a weight with `parts` one after the other: complete
-/// blocks of codes, scales and zero points, and the tables of the first tensor.
+/// Copies the `parts` tensors of a stored weight one after the other. Codes,
+/// scales and zero points are joined; the tables are the first tensor's.
 static Status copyStacked(const ModelFiles &model,
                           const qlora_parameter &parameter,
                           const StoredLayout &layout, uint8_t *out) {

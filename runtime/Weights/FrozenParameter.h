@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Fills one frozen weight that is not a tp or ep shard: copied, converted,
-// quantized, or in the stored format of its file.
+// Fills one frozen weight that is not a tp or ep shard. The weight is copied,
+// converted, quantized, or kept in the quantized format of its file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
@@ -11,11 +11,11 @@
 
 namespace qlora {
 
-/// Fills the bytes of the parameter at its offset. Not for tp or ep shards.
+/// Fills the parameter in `arena`. Not for tp or ep shards.
 Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena);
 
-/// Returns the LoRA start factors that are subtracted from the weight, or null.
+/// Returns the initial LoRA factors to subtract from the weight, or null.
 inline const WeightFactors *factorsOf(const ParameterSources &sources,
                                       const qlora_parameter &parameter) {
   return sources.factors ? sources.factors->ofBase(parameter) : nullptr;

@@ -17,7 +17,7 @@ namespace qlora {
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
-// Shards that each rank reads
+// Shards that a rank reads from the file
 //===----------------------------------------------------------------------===//
 
 static Status readPiece(const ParameterSources &sources,
@@ -71,7 +71,7 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 }
 
 //===----------------------------------------------------------------------===//
-// Shards that one rank makes for all
+// Shards that one rank copies for all ranks
 //===----------------------------------------------------------------------===//
 
 /// Returns false for an unquantized tp or ep shard of the first dimension,
@@ -125,9 +125,9 @@ Status PartExchange::make(const qlora_parameter &parameter) {
 }
 
 /// Copies bytes [at, at + count) of every rank's shard to `sent`, in rank
-/// order. Ignores bytes past the end of a shorter shard. The ranks of a TP
-/// group have the same index in their FSDP groups, so each needs the same fsdp
-/// shard of its tp shard.
+/// order. Ignores bytes past the end of a shorter shard. If the parameter has
+/// tp and fsdp shards, `at` is relative to the fsdp shard of the tp shard; the
+/// ranks of a TP group all have the same fsdp index.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))

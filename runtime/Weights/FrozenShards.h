@@ -4,12 +4,12 @@
 // shards (::slices) into arenas that have no space for a complete tensor. A
 // shard consists of byte ranges of the complete tensor (WholeTensor.h).
 //
-// A contiguous shard that is copied or converted is read by its own rank. A
-// quantized tensor must be quantized as a whole, because a scale of scales
-// covers all of it. If each of N ranks did that, all work would be done N
-// times, as would reading all rows of a file for some columns. So ranks process
-// these tensors together, N per round. Rank r loads tensor r of the round into
-// host memory, and sends the other ranks their shards, some MiB at a time:
+// A rank reads its shard itself if the shard is contiguous in the file and not
+// quantized. Other shards need the complete tensor: double quantization depends
+// on all scales of a tensor, and a column shard has a part of each row. If each
+// of N ranks loaded every tensor, the work would be done N times. So ranks
+// process these tensors together, N per round. Rank r loads tensor r into host
+// memory, and sends the other ranks their shards, some MiB at a time:
 //
 //   rank 0 loads w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
 //   rank 1 loads w1   ->   w1[0] w1[1] w1[2]
@@ -41,7 +41,7 @@ inline bool hasParts(const qlora_parameter &parameter) {
   return parameter.piece != 0 || parameter.slices != 0;
 }
 
-/// Returns whether a rank needs the complete tensor to get its shard.
+/// Returns whether the shard must be copied from the complete tensor.
 bool isCutFromWhole(const qlora_parameter &parameter);
 
 /// Reads this rank's shard of a parameter if isCutFromWhole() is false.
@@ -49,7 +49,7 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
                 const qlora_parameter &parameter, ArenaSink &arena);
 
 /// Fills shards for which isCutFromWhole() is true. All ranks of `holders` must
-/// pass the parameters in the same order. Calls `filled` for each parameter.
+/// pass the parameters in the same order. Calls `filled` after each parameter.
 Status
 exchangeParts(const LoadedModule &module, const ParameterSources &sources,
               Collectives &holders,

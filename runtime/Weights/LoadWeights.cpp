@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// Returns the base of the sweep if it has the same bytes, else a base of this
-/// run. `ofFactors`: factors are subtracted from the weights. The key does not
-/// include the factors, so such a base is neither cached nor shared.
+/// Returns the sweep's shared base if this run needs the same bytes, else a new
+/// base. `ofFactors`: initial LoRA factors are subtracted from the base. Such a
+/// base is neither cached nor shared, because baseKey() ignores the factors.
 static StatusOr<std::shared_ptr<QuantizedBase>>
 openBase(const WeightRequest &request, const ModelFiles &model,
          bool ofFactors) {
@@ -47,7 +47,7 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(
       weights.base, openBase(request, model, weights.factors.isOfBase()));
-  // A mapped base is already resident. As an arena, it does not count.
+  // Exclude the base, which may be mapped and resident already: it is an arena.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
   weights.processBytes =
@@ -55,8 +55,8 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   return Status::ok();
 }
 
-/// Fills all arenas. If a rank fails here, it ends and its connections close,
-/// so that the other ranks do not wait for it.
+/// Fills all arenas. If a rank fails here, its process exits, which closes its
+/// connections, so the other ranks do not wait for it.
 static Status fill(const LoadedModule &module, const ParameterSources &sources,
                    RankGroup &group, Device &device, QuantizedBase *base) {
   if (!base || !base->isFilled()) {
@@ -72,7 +72,7 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
         fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
   }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  // From here on, a signal ends the run in an orderly way.
+  // A signal during loading kills the process. Later it ends training cleanly.
   installStopSignals();
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
@@ -120,7 +120,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
                              weights.base.get()));
-  // Only the first rank writes the adapter, which needs the factors.
+  // Only rank 0 needs the factors later, to write the adapter.
   if (!weights.factors.isOfBase() || request.group.rank() != 0)
     weights.factors = {};
   weights.factors.turnB();

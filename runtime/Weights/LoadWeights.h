@@ -47,11 +47,11 @@ struct WeightRequest {
 
 struct LoadedWeights {
   std::shared_ptr<QuantizedBase> base; ///< null if arenas are not host memory
-  /// Resident process bytes without arenas; 0 if arenas are not host memory.
+  /// Resident bytes of the process, without arenas; 0 if a GPU has the arenas.
   uint64_t processBytes = 0;
-  /// Factors to write the adapter as a plain LoRA of the model, or empty.
+  /// Initial factors for AdapterForm::kPlain (Session/Adapter.h), or empty.
   LoraInitFactors factors = {};
-  /// A tensor of the starting adapter whose name is not trainedName().
+  /// The first renamed tensor of the starting adapter (Parameters.h), if any.
   std::optional<RenamedTensor> renamed = {};
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// SVD and QR of complete and of thin matrices.
+// Low-rank factors from Eigen's SVD and QR.
 
 #include "runtime/Weights/LowRank.h"
 
@@ -25,7 +25,7 @@ static std::vector<float> rowsOf(const Matrix &matrix) {
   return values;
 }
 
-/// Double, because close singular values amplify rounding errors of vectors.
+/// Rounding errors strongly perturb singular vectors of close singular values.
 using Exact = Eigen::MatrixXd;
 using Svd = Eigen::BDCSVD<Exact>;
 
@@ -44,7 +44,7 @@ LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale) {
                     scale);
 }
 
-/// Returns Q of the QR of a thin matrix.
+/// Returns an orthonormal basis of the columns of `thin`: Q of its QR.
 static Matrix orthonormal(const Matrix &thin) {
   return Eigen::HouseholderQR<Matrix>(thin).householderQ() *
          Matrix::Identity(thin.rows(), thin.cols());
@@ -57,7 +57,7 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   Matrix q = orthonormal(matrix * first);
   for (int64_t i = 0; i < iterations; ++i)
     q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
-  // W^T Q is thin; compared with Q^T W, its SVD has U and V swapped.
+  // W^T Q is thin. Its SVD is the SVD of Q^T W with U and V swapped.
   const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Factors of a matrix W, from Eigen on the host: W is about scale * B A.
+// Low-rank factors of a matrix W on the host, so that scale * B A is about W.
 //
 // Singular vectors are unique up to their signs and the order of equal values,
-// so compare B A with other implementations. Signs do not affect training:
-// opposite signs in a row of A and the column of B also negate their gradients
-// and updates.
+// so compare the product B A with other implementations. Signs do not affect
+// training: negating a row of A and the same column of B also negates their
+// gradients and updates.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOWRANK_H
 #define QLORA_RUNTIME_WEIGHTS_LOWRANK_H
@@ -28,8 +28,8 @@ struct LowRank {
   std::vector<float> a, b;
 };
 
-/// Returns factors from the largest singular values s and their vectors (at
-/// most as many as W has). A and B each contain the square roots of s / scale:
+/// Returns factors from the `rank` largest singular values s and their vectors.
+/// A and B are each multiplied by the square roots of s / scale. These are
 /// PiSSA's factors (Meng et al., 2024), or LoftQ's if scale is 1. Computes in
 /// double and needs ten times the memory of W.
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
@@ -39,8 +39,8 @@ LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
                            int64_t iterations, std::span<const float> start);
 
-/// Returns the first columns of Q and rows of R of a QR: OLoRA's factors
-/// (Buyukakyuz, 2024). OLoRA subtracts scale * B A from W.
+/// Returns OLoRA's factors (Buyukakyuz, 2024) from the QR of W: B has the first
+/// columns of Q, and A the first rows of R. OLoRA subtracts scale * B A from W.
 LowRank orthogonalFactors(const WholeMatrix &w, int64_t rank);
 
 } // namespace qlora

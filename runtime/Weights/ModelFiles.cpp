@@ -18,8 +18,8 @@ namespace qlora {
 static constexpr const char *kSingleFile = "model.safetensors";
 static constexpr const char *kIndexFile = "model.safetensors.index.json";
 
-/// Returns whether there is such a file or folder. If that cannot be found out,
-/// another file must not be read instead.
+/// Returns whether the path exists. It is an error if this is unknown, because
+/// the caller would then read another file.
 static StatusOr<bool> isThere(const std::filesystem::path &path) {
   std::error_code error;
   const bool isFound = std::filesystem::exists(path, error);

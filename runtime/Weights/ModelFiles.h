@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The weights of a Hugging Face model folder as one set of named tensors:
-// either model.safetensors or the shards of model.safetensors.index.json. Only
-// headers are read. Links are followed, since the Hugging Face cache consists
-// of them, but a shard name with `/` or `..` is refused.
+// either model.safetensors or the shards of model.safetensors.index.json.
+// open() reads only headers. It follows links, since the Hugging Face cache
+// consists of links, but refuses a shard name with `/` or `..`.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_MODELFILES_H
 #define QLORA_RUNTIME_WEIGHTS_MODELFILES_H
@@ -17,26 +17,24 @@
 
 namespace qlora {
 
-/// Returns the names that files may use for a tensor of a text model, given its
-/// name or a prefix of it. These are the name itself; without its first
-/// component, as in files of a base model alone ("wte.weight" for
-/// "transformer.wte.weight"); and inside a multimodal model, as transformers 4
-/// and 5 write it. The given name may already be of a multimodal model
-/// ("model.language_model.norm.weight").
+/// Returns the names that files may use for the tensor `name` of a text model.
+/// `name` may be a prefix, or a multimodal model's name
+/// ("model.language_model.norm.weight"). The result has the name itself, the
+/// name without its first component, as in files of a base model alone
+/// ("wte.weight" for "transformer.wte.weight"), and the names inside a
+/// multimodal model that transformers 4 and 5 write.
 std::vector<std::string> spellings(std::string_view name);
 
 class ModelFiles {
 public:
-  /// A tensor and the file it is in.
   struct Entry {
     const SafetensorsFile *file;
     const SafetensorsTensor *tensor;
   };
 
-  /// Opens every file. A missing shard, and a tensor that is not in the shard
-  /// given by the index, are errors that name both. Tensors of a shard that the
-  /// index does not list are ignored. If there are both a single file and an
-  /// index, the single file is used.
+  /// Opens every file. It is an error if a shard is missing, or if a tensor is
+  /// not in the shard that the index lists. Ignores tensors that the index does
+  /// not list. If both a single file and an index exist, uses the single file.
   static StatusOr<ModelFiles> open(const std::string &folder);
 
   const std::string &folder() const { return root; }
@@ -46,12 +44,11 @@ public:
   StatusOr<Entry> get(std::string_view name) const;
 
   /// Returns `quantization_config` of the folder's config.json as text; empty
-  /// if there is none. It has properties that the tensors do not show.
+  /// if there is none. Some formats need it in addition to their tensors.
   const std::string &quantization() const { return quantizationText; }
-  /// Returns whether GPTQ zero points are stored minus 1: not in gptq_v2.
+  /// Returns whether GPTQ zero points are stored minus 1 (not in gptq_v2).
   bool zeroPointsAreLess() const;
 
-  /// Returns every file, with its base name as key.
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
   }

@@ -19,7 +19,6 @@ static uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// Returns the random stream of a parameter.
 static uint64_t initStream(uint64_t seed, const char *name) {
   uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
   for (; *name; ++name)

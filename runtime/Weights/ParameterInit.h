@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Initial values of trainable parameters that come from no file. The random
-// generator is counter-based: element i of a parameter depends on (seed, name,
-// i) alone, so every rank gets the same bits, in whatever order it fills.
+// Initial values of trainable parameters that no file has. The random generator
+// is counter-based: element i of a parameter depends only on seed, name and i.
+// So all ranks get the same bits, regardless of the order in which they fill.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERINIT_H
@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// Fills `out` (the parameter's elements from `first` on, f32) according to its
-/// init kind: ZERO, KAIMING, GAUSSIAN or NORMAL. COMPUTED parameters get zeros.
+/// Fills `out`, the parameter's f32 elements from index `first` on, according
+/// to its init kind ZERO, KAIMING, GAUSSIAN or NORMAL. COMPUTED gives zeros.
 void initParameter(const qlora_parameter &parameter, uint64_t seed,
                    uint64_t first, std::span<float> out);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds weights, and copies them in windows.
+// Finds weights, and copies them window by window.
 
 #include "runtime/Weights/ParameterWeight.h"
 

@@ -24,7 +24,6 @@ inline bool isTransposed(const qlora_parameter &parameter) {
 /// Returns the shape of the parameter's tensor in the file.
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
-/// Returns the layout of a quantized parameter.
 inline StoredLayout layoutOf(const qlora_parameter &parameter) {
   return StoredLayout::of(static_cast<qlora_dtype>(parameter.format),
                           elementsOf(parameter), parameter.block,
@@ -40,8 +39,8 @@ struct ElementRange {
   int64_t begin, end;
 };
 
-/// Reads elements `range` of a weight, window by window, to the offset of the
-/// parameter in the arena. Subtracts `factors` unless null.
+/// Copies elements `range` of a weight to the parameter's offset in the arena,
+/// window by window. Subtracts the product of `factors` unless null.
 Status copyWeight(const StackedFileWeight &weight,
                   const qlora_parameter &parameter, ElementRange range,
                   ArenaSink &arena, const WeightFactors *factors = nullptr);

@@ -90,7 +90,7 @@ findByNames(const SafetensorsFile &adapter,
 }
 
 /// Finds the parameter's tensor in the starting adapter. Returns null if the
-/// parameter is a weight of the model that the adapter lacks.
+/// adapter lacks a trainable weight of the model, such as a bias.
 static StatusOr<const SafetensorsTensor *>
 findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
@@ -161,8 +161,8 @@ struct OwnPart {
 };
 } // namespace
 
-/// Returns all elements of a parameter that is not sharded; else the elements
-/// in fsdp shard number `piece`, or none if the shard has only other tensors.
+/// Returns all elements of a parameter that is not sharded, else the elements
+/// in fsdp shard `piece`, which may be none.
 static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
   if (parameter.piece == 0)
     return {{0, elementsOf(parameter)}, parameter.offset};
@@ -177,7 +177,8 @@ static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
           parameter.offset + (to > from ? from - start : 0)};
 }
 
-/// Reads the rows of sources.tokens from the embedding that is adapted.
+/// Reads the rows of sources.tokens from the embedding that the parameter
+/// (trainable_token_indices) adapts.
 static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
                                              const ParameterSources &sources,
                                              const qlora_parameter &parameter) {
@@ -220,7 +221,7 @@ static Status copyPart(std::span<const float> values, const OwnPart &part,
   return arena.commit();
 }
 
-/// Fills a parameter from its init kind, since no file has it.
+/// Fills a parameter that no file has, according to its init kind.
 static Status fillByInit(const LoadedModule &module,
                          const ParameterSources &sources,
                          const qlora_parameter &parameter, const OwnPart &part,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
 // Fills the FROZEN and TRAINABLE arenas from the parameter table. Tensors are
-// read one after the other, window by window. Resident memory grows by the
-// arena, if it is on the host, and one window, not by the file. Data for a
-// device's arena is sent in windows too. A tensor that its file has quantized
-// is sent in one message; a tensor that is quantized on load is quantized on
-// the device (QuantizeWeight.h). FrozenShards.h fills sharded bases.
+// read one after the other, window by window, so that a host needs memory only
+// for one window in addition to its arenas. Data for a device's arena is sent
+// in windows too, except a tensor that is quantized in its file, which is sent
+// whole. FrozenShards.h fills sharded bases.
+//
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype, to
-// nearest even), quantized as bitsandbytes does, or taken as bitsandbytes
-// stored them. A "resident" weight (quantized, but not NF4 in the arena) is
-// quantized and decoded again. Trainable parameters come from a PEFT adapter if
-// given, else from their init kind.
+// nearest even), quantized as in bitsandbytes (QuantizeWeight.h), or copied in
+// the quantized format of the file. A "resident" weight is quantized and then
+// stored decoded. Trainable parameters come from a PEFT adapter if given, else
+// from their init kind.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERS_H
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERS_H
@@ -49,9 +49,9 @@ trainedParameters(const LoadedModule &module);
 std::string trainedName(const LoadedModule &module,
                         const qlora_parameter &parameter);
 
-/// A tensor of an adapter whose name is not trainedName(). The text model is
-/// inside a multimodal model, but the tensor is named as if the text model were
-/// alone, or as in transformers before 4.52.
+/// A tensor of an adapter whose name is not trainedName(). The adapter is for
+/// the text model of a multimodal model, but uses the names of a text-only
+/// model, or the names of transformers before 4.52.
 struct RenamedTensor {
   std::string inFile, ours;
 
@@ -60,45 +60,46 @@ struct RenamedTensor {
                       const std::string &model) const;
 };
 
-/// Returns an adapter's first renamed tensor. fillTrainable() reads all.
+/// Returns an adapter's first renamed tensor, for the warning.
 std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
                                          const SafetensorsFile &adapter);
 
-/// Returns kNotFound if the adapter lacks a tensor of an ADAPTER parameter,
-/// kInvalidArgument if it has a tensor that is no trainable parameter.
+/// Returns kNotFound if the adapter lacks a tensor of an ADAPTER parameter, and
+/// kInvalidArgument if it has a tensor that is not a trainable parameter.
 Status checkAdapterTensors(const LoadedModule &module,
                            const SafetensorsFile &adapter);
 
 /// The sources of parameters. The pointers must outlive the calls.
 struct ParameterSources {
   const ModelFiles *model = nullptr; ///< null: no parameter may need a file
-  /// adapter_model.safetensors to start from, or null. It must have exactly the
-  /// ADAPTER parameters, under their names or names that findRenamed() accepts.
+  /// adapter_model.safetensors to start from, or null. It must pass
+  /// checkAdapterTensors().
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< seed of random inits; the same on all ranks
   const LoraInitFactors *factors = nullptr; ///< null: none are needed
   std::vector<int64_t> tokens = {}; ///< token ids of QLORA_INIT_ROWS
   /// Reports the bytes that fillFrozen() has filled on this rank.
   ProgressListener progress = {};
-  /// The ranks that hold the base in fsdp shards: shard r is on rank r of this
-  /// group. Null: this rank has the complete base.
+  /// The group of ranks that hold the base in fsdp shards; rank r has shard r.
+  /// Null: the base has no fsdp shards.
   Collectives *shards = nullptr;
-  /// The ranks of group TP or EP; rank r has shard r. Null: no such shards.
+  /// The TP or EP group; rank r has shard r. Null: no tp or ep shards.
   Collectives *slices = nullptr;
   /// Index of this rank's fsdp shard of trainable parameters.
   uint32_t piece = 0;
 };
 
-/// Returns kInvalidArgument if the number of shards of the module's base is not
-/// the number of ranks in the groups.
+/// Returns kInvalidArgument if the groups' sizes differ from the numbers of
+/// shards for which the module was compiled.
 Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
                        const Collectives *slices);
 
-/// Fills the parameters of `share` in the FROZEN or HOST arena. All ranks that
-/// hold a sharded base together fill it together (FrozenShards.h), with a
-/// `share` of everything. Errors name the tensor: kDataLoss if the tensor
-/// cannot be cut into its tp or ep shards (Slices.h), kInvalidArgument if it
-/// has another shape or dtype than compiled, kNotFound if it is missing.
+/// Fills this rank's `share` of the parameters in the FROZEN or HOST arena. If
+/// the base is sharded, all ranks that hold shards call it together
+/// (FrozenShards.h), each with a `share` of everything. Errors name the tensor:
+/// kDataLoss if it cannot be cut into its tp or ep shards (Slices.h),
+/// kInvalidArgument if its shape or dtype differs from the compiled program,
+/// kNotFound if it is missing.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 
@@ -112,8 +113,8 @@ Status fillTrainable(const LoadedModule &module,
 /// on seed and name, and are the same on all ranks.
 Status fillStates(const LoadedModule &module, uint64_t seed, Device &device);
 
-/// Rounds TRAINABLE into ROUNDED, if the module has that arena. Call it
-/// whenever the host has written TRAINABLE.
+/// Rounds TRAINABLE to bf16 in ROUNDED, if the module has that arena.
+/// Call it whenever the host has written TRAINABLE.
 Status fillRounded(const LoadedModule &module, Device &device);
 
 } // namespace qlora

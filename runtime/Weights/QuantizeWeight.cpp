@@ -17,7 +17,7 @@ namespace qlora {
 
 /// Elements decoded at a time on the host.
 static constexpr int64_t kDecodedElements = int64_t{1} << 22;
-/// File bytes sent at a time: half of the buffer of a CUDA device.
+/// File bytes sent at a time: half of a CUDA device's staging buffer.
 static constexpr uint64_t kWindowBytes = uint64_t{16} << 20;
 static constexpr uint64_t kAlignment = 64;
 
@@ -76,9 +76,9 @@ Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
 // On the device ---------------------------------------------------------------
 
 namespace {
-/// Offsets in the scratch memory; the window takes the rest.
+/// Offsets in the scratch memory. The window has all bytes from its offset on.
 struct ScratchPlan {
-  uint64_t packed = 0; ///< the quantized tensor, if it is then decoded
+  uint64_t packed = 0; ///< the quantized tensor of a "resident" weight
   uint64_t scales = 0; ///< f32 scales, for double quantization
   uint64_t window = 0;
 
@@ -138,8 +138,8 @@ private:
                        base + static_cast<uint64_t>(offset), dtype,
                        static_cast<uint64_t>(bytes));
   }
-  /// Returns an operand for scales before their second quantization, of `count`
-  /// blocks from block `first` on.
+  /// Returns an operand for the f32 scales of `count` blocks from block `first`
+  /// on, before their second quantization.
   qlora_operand scales(int64_t first, int64_t count) const {
     if (!layout.doubleQuant)
       return inTensor(layout.scales + 4 * first, QLORA_DTYPE_F32, 4 * count);
@@ -185,7 +185,7 @@ Status DeviceQuantizer::writeTables() {
       nf4DynamicMap().data());
 }
 
-/// Quantizes windows of complete blocks, which share no byte or scale.
+/// Quantizes in windows of complete blocks, so that windows share no scale.
 Status DeviceQuantizer::quantizeElements() {
   const int64_t size = weightBytes(weight.fileType);
   const auto room = static_cast<int64_t>(

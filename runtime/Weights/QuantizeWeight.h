@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Quantizes a weight of a file into an arena; a "resident" weight is decoded
-// again. ArenaSink::quantize selects one of two ways by the arena's memory:
+// Quantizes a weight of a file into an arena. A "resident" weight is then
+// stored decoded. ArenaSink::quantize selects one of two functions, according
+// to the arena's memory:
 //
-//   quantizeOnHost     on the threads of this process; if the arena's tensor is
-//                      decoded, it is quantized completely on the host first
+//   quantizeOnHost     uses the threads of this process
 //   quantizeOnDevice   sends the elements as in the file; the device does the
 //                      rest (ops quantize, quantize_scales and decode)
 //
-// Both read the file window by window and give the same bytes. On a device,
-// temporary data is in scratch memory that the plan has and no entry uses yet:
-// the window, the scales before their second quantization, and a packed tensor
-// that is decoded.
+// Both read the file window by window and give the same bytes. On a device, the
+// temporary data is in an arena that no entry uses yet: the window, the scales
+// before their second quantization, and the packed tensor of a "resident"
+// weight.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_QUANTIZEWEIGHT_H
@@ -34,7 +34,7 @@ class LoadedModule;
 struct UnquantizedWeight {
   std::string_view name;
   qlora_dtype fileType; ///< type in the file: f32, bf16 or f16
-  /// Reads elements from `first` on, in the type of the file.
+  /// Reads elements from index `first` on, in the type of the file.
   std::function<Status(int64_t first, std::span<uint8_t> out)> read;
   StoredLayout layout;
   int64_t columns; ///< columns of the matrix
@@ -48,7 +48,7 @@ struct ScratchMemory {
   uint64_t bytes = 0;
 };
 
-/// Returns the largest arena that keeps no data between entries.
+/// Returns the largest arena whose content is not used between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
 /// Returns the minimum scratch bytes on a device, for windows of one block.
@@ -56,8 +56,8 @@ uint64_t leastScratch(const UnquantizedWeight &weight);
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
-/// Quantizes a weight on the device. Needs leastScratch() bytes of `scratch`,
-/// and zeros in the arena, as after Device::load. Uses the window of `sink`.
+/// Quantizes a weight on the device. `scratch` must have leastScratch() bytes,
+/// and the arena must be zero, as after Device::load. Uses `sink`'s window.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Maps a cached base, or has it filled and caches it.
+// Maps a cached base, or allocates a new base and caches it once it is filled.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -63,15 +63,15 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
 }
 
 namespace {
-/// A rank's machine, and whether it found its cached shard. Sent to all ranks.
+/// A rank's message to all ranks: its machine, and whether its shard is cached.
 struct PieceState {
   int32_t machine, hasFile;
 };
 } // namespace
 
 /// Returns whether rank `rank` stores its shard in the cache of its machine:
-/// the shard is not cached yet, and no lower rank of the same stage (of
-/// `ofStage` ranks) stores it there.
+/// the shard is not cached yet, and no lower rank of the same machine and stage
+/// has the same shard. A pipeline stage has `ofStage` ranks.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
                         uint32_t holders, size_t ofStage) {
   const PieceState &own = states[rank];
@@ -169,7 +169,7 @@ QuantizedBase::open(const LoadedModule &module, const ModelFiles &model,
                              base.part));
   if (module.stages() == 1)
     return base;
-  // Each stage has its own base. The ranks agree on which of them stores it.
+  // Each pipeline stage has its own base. One rank per machine stores it.
   QLORA_RETURN_IF_ERROR(base.shareRemarks(group));
   QLORA_RETURN_IF_ERROR(
       base.agreeOnPieces(group, /*holders=*/1, base.isFilled()).status());

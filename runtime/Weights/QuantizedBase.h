@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// The frozen weights of a rank whose arenas are host memory. They are mapped
-// from the cache of quantized bases (QuantizedBaseFile.h) if an earlier run has
-// stored them. Else the ranks of the machine fill them, and the first of these
-// ranks stores them in the cache. The cache only saves time: any problem with
-// it is a remark, and the run continues without it.
+// The frozen weights ("base") of a rank whose arenas are host memory. The base
+// is mapped from the cache (QuantizedBaseFile.h) if an earlier run has stored
+// it. Else the ranks of the machine fill it, and the first of them stores it.
+// The cache only saves time: a problem with it causes a remark, and the run
+// continues without the cache.
 //
 // Each pipeline stage has a base and a cache file of its own. Ranks that hold
 // fsdp, tp or ep shards of a base have different bytes, so each has its own
@@ -45,23 +45,23 @@ bool quantizesBase(const LoadedModule &module);
 uint32_t holdersOf(const LoadedModule &module);
 
 /// Returns the name of a quantized base in the cache: a hash of everything that
-/// determines the FROZEN arena. So a cached base is either right or missing.
+/// determines the FROZEN arena. So the cache never returns an outdated base.
 ///
 ///   output   the arena's size; for each weight in it the name, shape, dtype in
 ///            the file and in the arena, quantization, block, double
-///            quantization and offset; our quantizer's output for a sample; a
-///            version of ours, raised if loading changes bytes in another way;
+///            quantization and offset; our quantizer's output for a sample;
+///            kBaseVersion, which we raise for changes that the sample misses;
 ///            for a sharded base the sizes and number of the shards, the
-///            dimensions that they divide, and the index of this shard
+///            sharded dimensions, and the index of this shard
 ///   input    for each file of the model folder its name, identity
 ///            (FileDescriptor.h) and tensors; the file of each tensor
 ///
-/// Hashing the weights would need the read that the cache saves, so a file is
+/// Hashing the weights would take the time that the cache saves, so a file is
 /// identified by these attributes. A changed file has another identity, even if
-/// its time was restored. So has a copy, which is read and quantized again.
-/// Links are followed: two snapshots of the Hugging Face cache that share a
-/// blob share a base. Target, other ranks and threads do not affect the bytes
-/// or the key. `piece`: this rank's index among the holders of the base.
+/// its modification time was restored. A copy of a file also has another
+/// identity, so it is quantized again. Links are followed: two snapshots of the
+/// Hugging Face cache that share a blob share a base. `piece`: index of this
+/// rank among the holders of the base.
 StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
@@ -82,7 +82,8 @@ struct QuantizedBaseCacheRequest {
   static constexpr const char *kNone = "none";
 };
 
-/// May be moved until its memory is used. It must outlive the device.
+/// The base of one rank. Must outlive the device, and must not be moved after
+/// Device::load().
 class QuantizedBase {
 public:
   /// Finds or allocates the base. All ranks must call it.
@@ -92,16 +93,16 @@ public:
 
   FrozenArena &memory() { return arena; }
   const FillShare &share() const { return part; }
-  /// Returns whether a file is mapped, or seal() was called.
+  /// Returns whether the base is mapped from a file, or seal() was called.
   bool isFilled() const { return arena.isFilled() || isSealed; }
-  /// Path of the mapped file. Empty if this run quantized the base. If the base
-  /// is not sharded, also empty on all ranks except the first of a machine.
+  /// Path of the mapped file; empty if this run quantized the base. If the base
+  /// is not sharded, only the first rank of a machine has a path.
   const std::string &mappedFile() const { return mapped; }
 
   /// Write-protects the base after all ranks have filled their share(). Starts
   /// to write a base to the cache if this run quantized it.
   Status seal(const ModelFiles &model);
-  /// Completes the file at the end of a successful run. A failure is a remark.
+  /// Completes the file after a successful run. A failure only adds a remark.
   void finish();
 
   /// Returns and clears the remarks, one line each.

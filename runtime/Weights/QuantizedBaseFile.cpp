@@ -76,7 +76,7 @@ static std::vector<uint8_t> trailerOf(std::string_view key, uint64_t arenaBytes,
   return trailer;
 }
 
-/// Returns the checksums of a file, if its trailer is valid for this base.
+/// Returns a file's checksums, after comparing its trailer with this base.
 static StatusOr<std::vector<uint64_t>>
 readChecksums(const FileDescriptor &file, std::string_view key,
               uint64_t arenaBytes) {
@@ -99,15 +99,15 @@ readChecksums(const FileDescriptor &file, std::string_view key,
   return checksums;
 }
 
-/// Reads all of an open file on the threads of this process. Returns kDataLoss
-/// with the reason unless it is the base of that key and size, to the bit.
+/// Reads an open file completely, on all threads of this process. Returns
+/// kDataLoss with the reason if a checksum, the key or the size differs.
 static Status verify(const FileDescriptor &file, std::string_view key,
                      uint64_t arenaBytes) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
                          readChecksums(file, key, arenaBytes));
   const auto chunks = static_cast<int64_t>(checksums.size());
   std::atomic<int64_t> damaged = -1;
-  // A failing disk gives an error when read, but a signal when mapped.
+  // Read instead of mapping: on a failing disk, a mapped page raises SIGBUS.
   parallelRanges(chunks, 1, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> buffer(std::min(kBaseChunk, arenaBytes));
     for (int64_t chunk = begin; chunk < end; ++chunk) {
@@ -133,7 +133,7 @@ StatusOr<std::unique_ptr<QuantizedBaseWriter>>
 QuantizedBaseWriter::start(const std::string &path, const std::string &key,
                            std::span<const uint8_t> arena) {
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
-  // If the file system cannot reserve space, a full disk is found on write.
+  // If the file system cannot reserve space, writing fails on a full disk.
   QLORA_RETURN_IF_ERROR(file.reserve(baseFileBytes(arena.size()),
                                      AtomicFile::Reserve::kWhereItCan));
   std::unique_ptr<QuantizedBaseWriter> writer(
@@ -209,7 +209,7 @@ StatusOr<FileDescriptor> QuantizedBaseCache::open(const std::string &key,
   Status sound = verify(file, key, arenaBytes);
   if (!sound.isOk())
     return sound.withContext(fmt::format("'{}'", path));
-  // An error is ignored: a read-only folder is not cleaned up either.
+  // Mark the file as used. Ignore errors, for example in a read-only folder.
   (void)futimens(file.get(), nullptr);
   return file;
 }

@@ -4,8 +4,8 @@
 // defines the key), whose pages all runs and ranks of a machine share. Any file
 // may be deleted at any time; runs that have mapped it can still use it.
 //
-// A file is the FROZEN arena as in memory, so that it is used in place,
-// followed by a trailer that shows whether it is complete.
+// A file has the bytes of the FROZEN arena, so that it can be mapped as the
+// arena, and then a trailer that shows whether the file is complete.
 //
 //   0             the arena
 //   next page     head: magic, version, bytes of the arena and of a chunk, key
@@ -13,9 +13,9 @@
 //                 checksum u64 of the head and the checksums
 //
 // The trailer is written last, so an unfinished file has none. Integers have
-// the machine's byte order; on other machines the check of the version fails.
+// the machine's byte order. With another byte order, the version check fails.
 //
-// The checksum is XXH3, as fast as memory. It detects damage, not tampering.
+// The checksum is XXH3. It detects damage, but not tampering.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASEFILE_H
 #define QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASEFILE_H
@@ -37,18 +37,16 @@ namespace qlora {
 /// Bytes per checksum, which is also the unit of reading and writing.
 inline constexpr uint64_t kBaseChunk = uint64_t{4} << 20;
 
-/// Returns the size of a base file for an arena of `arenaBytes`.
 uint64_t baseFileBytes(uint64_t arenaBytes);
 /// Returns the offset of the trailer, which follows the arena.
 uint64_t baseTrailerOffset(uint64_t arenaBytes);
 
-/// Writes a base file while the run that made the base trains. A thread of the
-/// lowest priority copies the arena, which is read-only by then, to an
-/// AtomicFile. So the first start waits only for the reservation of disk space,
-/// and readers find a complete file or none. If two runs write the same base,
-/// the last one wins, with the same bytes. A killed run leaves a *.part.* file,
-/// which QuantizedBaseCache removes a day later. Data passes through the page
-/// cache of the system, which is not memory of this process.
+/// Writes a base file while the run that quantized the base trains. A thread of
+/// the lowest priority copies the arena, which is read-only by then, to an
+/// AtomicFile. So training waits only for the reservation of disk space, and
+/// readers find a complete file or none. If two runs write the same base, their
+/// bytes are equal, and the last rename wins. A killed run leaves a *.part.*
+/// file, which QuantizedBaseCache removes a day later.
 ///
 /// One thread must create, finish and destroy it.
 class QuantizedBaseWriter {
@@ -59,8 +57,8 @@ public:
   start(const std::string &path, const std::string &key,
         std::span<const uint8_t> arena);
 
-  /// Writes the chunks that are missing, on the calling thread. After a stop
-  /// signal (StopSignal.h), stops writing and keeps no file.
+  /// Writes the remaining chunks on the calling thread. After a stop signal
+  /// (StopSignal.h), stops writing and removes the file.
   Status finish();
 
   /// Without finish(): stops the thread and removes an incomplete file.
@@ -86,13 +84,13 @@ private:
   std::thread thread;
 };
 
-/// The folder of bases. Each file is read completely and its checksums are
-/// compared before use, which also loads its pages for the first step. A
+/// The folder of bases. Before a file is used, it is read completely and its
+/// checksums are compared, which also loads its pages for the first step. A
 /// damaged base is quantized again. Before a base is added, the least recently
 /// used bases are removed (keepRecentFiles in UserFiles.h).
 class QuantizedBaseCache {
 public:
-  /// `limit`: bytes of all files together, except those used in the last hour.
+  /// `limit`: maximum bytes of all files that were not used in the last hour.
   QuantizedBaseCache(std::string folder, uint64_t limit)
       : folder(std::move(folder)), limit(limit) {}
 
@@ -105,10 +103,10 @@ public:
   StatusOr<FileDescriptor> open(const std::string &key,
                                 uint64_t arenaBytes) const;
 
-  /// Makes space and starts to write the base, also over a damaged file.
-  /// kResourceExhausted if the limit, the folder or the disk does not allow it.
-  /// `together`: number of ranks that write a base of this size at the same
-  /// time; space is made for all of them.
+  /// Deletes old bases and starts to write this base; replaces a damaged file.
+  /// Returns kResourceExhausted if the limit or the disk has no space, or if
+  /// the folder cannot be created. `together`: number of ranks that write a
+  /// base of this size at the same time and need space.
   StatusOr<std::unique_ptr<QuantizedBaseWriter>>
   write(const std::string &key, std::span<const uint8_t> arena,
         uint64_t together = 1) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Computes the key of a base, and checks whether the base may be kept.
+// Computes the key of a base, and checks whether the base may be cached.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// Raise this version if the same weight of the same file gets other bytes
-/// although quantizedSample() does not change.
+/// Raise this version if a change of loading gives a weight other bytes but
+/// does not change quantizedSample().
 constexpr const char *kBaseVersion = "qlora base 1";
 
 static bool isInFrozenArena(const LoadedModule &module,
@@ -34,10 +34,10 @@ bool quantizesBase(const LoadedModule &module) {
       });
 }
 
-/// Returns values of many magnitudes in every quantized format. The result
-/// changes with the quantizer, so kBaseVersion need not be raised for that.
+/// Quantizes values of many magnitudes to every format. The result changes with
+/// the quantizer, so a change of the quantizer needs no new kBaseVersion.
 static std::string quantizedSample() {
-  // Enough elements for two runs of scales and a partial last block.
+  // More than 256 blocks, for two scales of scales, and a partial last block.
   constexpr int64_t kElements = 64 * 300 + 7;
   std::vector<float> elements(kElements);
   for (int64_t i = 0; i < kElements; ++i)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Reads files, and writes them in the order and with the padding of the
-// reference implementation.
+// Reads safetensors files. Writes them with the tensor order and the padding of
+// the reference implementation.
 
 #include "runtime/Weights/Safetensors.h"
 
@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
 
 namespace qlora {
 
-/// Reads the header's text, after the checks that need only the file size.
+/// Checks the header's length against the file size, then reads the header.
 static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
                                             uint64_t fileBytes) {
   uint64_t headerBytes = 0;
@@ -120,8 +120,8 @@ void sortAsInFile(std::vector<SafetensorsItem> &items) {
   });
 }
 
-/// Returns the header, after its length in bytes. Sorts `items` in file order.
-/// Checks that our reader accepts the header.
+/// Returns the bytes before the data: the header's length and the header. Sorts
+/// `items` in file order. Checks that our reader accepts the header.
 static StatusOr<std::string>
 startOfFile(std::vector<SafetensorsItem> &items,
             const std::map<std::string, std::string> &metadata) {
@@ -176,7 +176,7 @@ public:
 private:
   static constexpr size_t kTogether = size_t{1} << 18;
 
-  /// Appends 1 to `bytes` bytes to `waiting` and returns them for writing.
+  /// Appends 1 to `bytes` bytes to `waiting`, which the caller must fill.
   StatusOr<std::span<uint8_t>> room(uint64_t bytes) {
     if (waiting.size() >= kTogether)
       QLORA_RETURN_IF_ERROR(flush());

@@ -7,9 +7,9 @@
 //   QLORA_RETURN_IF_ERROR(file.read(*t, 0, window));
 //
 // open() reads and checks only the header. Data is read and never mapped, so a
-// truncated file or a failing disk is an error with a name, not a SIGBUS.
-// Everything that the reference implementation refuses is refused here, so a
-// tensor always has exactly the bytes of its shape and dtype, inside the file.
+// truncated file or a failing disk gives an error with the file's name instead
+// of a SIGBUS. The reader refuses all files that the reference
+// implementation refuses, so a tensor's bytes always match its shape and dtype.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
@@ -30,8 +30,8 @@
 
 namespace qlora {
 
-/// The format's dtypes, in the order of the reference implementation: by
-/// alignment. The writer sorts tensors in this order.
+/// The format's dtypes by ascending alignment, as in the reference
+/// implementation. The writer puts tensors with the widest dtype first.
 enum class SafetensorsDtype : uint8_t {
   kBool,
   kF4,
@@ -61,7 +61,7 @@ enum class SafetensorsDtype : uint8_t {
 std::string_view safetensorsDtypeName(SafetensorsDtype dtype);
 std::optional<SafetensorsDtype> parseSafetensorsDtype(std::string_view name);
 unsigned safetensorsDtypeBits(SafetensorsDtype dtype);
-/// Maps F32, BF16, F16, I32 and U8 to the ABI's dtypes, which lack the others.
+/// Returns the ABI's dtype for F32, BF16, F16, I32 and U8; nothing for others.
 std::optional<qlora_dtype> toAbiDtype(SafetensorsDtype dtype);
 /// The reverse of toAbiDtype(); NF4 has no counterpart.
 std::optional<SafetensorsDtype> fromAbiDtype(qlora_dtype dtype);
@@ -87,8 +87,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// One open file. Movable; its tensors stay valid when it is moved, and as long
-/// as it lives. Immutable after open(), so any thread may read it.
+/// One open file. Movable; references to its tensors stay valid after a move.
+/// Immutable after open(), so any thread may read it.
 class SafetensorsFile {
 public:
   /// Opens a file and checks its header. kNotFound if there is no such file,
@@ -114,7 +114,7 @@ public:
   StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
 
   /// Reads bytes of the tensor, which is row-major and little endian, from
-  /// `firstByte` on. kDataLoss if the file no longer has them.
+  /// `firstByte` on. Returns kDataLoss if the file was truncated.
   Status read(const SafetensorsTensor &tensor, uint64_t firstByte,
               std::span<uint8_t> out) const;
 
@@ -136,11 +136,11 @@ using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
 /// A tensor to write. `dtype` is its type in the file. With `round`, the given
 /// bytes are f32 values, which are rounded to `dtype`. If `beside` is not
-/// empty, `bytes` and `beside` are each split into `parts` ranges, and each
-/// range of `bytes` is followed by one of `beside`. One part concatenates rows;
-/// as many parts as rows concatenate columns. Both spans must be valid until
-/// the file is written. If NextBytes gives the data, only the size of `bytes`
-/// counts.
+/// empty, the tensor is the concatenation of two matrices: along the rows if
+/// `parts` is 1, or along the columns if `parts` is the number of rows: ranges
+/// of `bytes` and of `beside`, `parts` each, alternate in the file. Both spans
+/// must be valid until the file is written. If NextBytes gives the data, only
+/// the size of `bytes` counts.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
@@ -160,8 +160,8 @@ struct SafetensorsItem {
 /// (widest alignment first), then by name.
 void sortAsInFile(std::vector<SafetensorsItem> &tensors);
 
-/// Fills `out` with the next bytes of the tensors, which are given in file
-/// order. Called until all bytes are given, or it returns an error.
+/// Fills `out` with the next bytes of the tensors, in file order. Called until
+/// all bytes are written, or until it returns an error.
 using NextBytes = std::function<Status(std::span<uint8_t> out)>;
 
 /// Writes a file with the same bytes as the reference implementation: tensors
@@ -177,7 +177,7 @@ Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata);
 
-/// Returns the size of the file to write; the tensors need no data.
+/// Returns the size of the file with these tensors, which need no data.
 StatusOr<uint64_t>
 safetensorsBytes(std::vector<SafetensorsItem> tensors,
                  const std::map<std::string, std::string> &metadata);

@@ -33,7 +33,7 @@ constexpr std::array<DtypeInfo, 22> kDtypes = {{
     {"I64", 64},    {"U64", 64},
 }};
 
-/// Depth of a valid header: root, tensor, shape.
+/// Nesting depth of a valid header: root object, tensor object, shape array.
 constexpr int kMaxDepth = 3;
 } // namespace
 
@@ -90,7 +90,7 @@ std::string formatShape(std::span<const int64_t> shape) {
 }
 
 /// Parses JSON text more strictly than the library: refuses duplicate names in
-/// an object, and nesting that no header has.
+/// an object, and nesting deeper than kMaxDepth.
 static StatusOr<json> parseStrictJson(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf"))
     return Status::dataLoss("the header starts with a byte order mark");
@@ -155,7 +155,7 @@ static Status readOffsets(const json &entry, SafetensorsTensor &tensor) {
   return Status::ok();
 }
 
-/// Checks the bytes that shape and dtype require against the offsets.
+/// Checks that the offsets match the bytes that shape and dtype require.
 static Status checkByteCount(const SafetensorsTensor &tensor) {
   uint64_t elements = 1;
   uint64_t bits = 0;

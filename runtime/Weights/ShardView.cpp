@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Builds sections and copies ranges of them.
+// Builds the sections of a shard, and copies ranges of a shard.
 
 #include "runtime/Weights/ShardView.h"
 

@@ -2,13 +2,14 @@
 
 // Defines the tp and ep shards of a weight (qlora_parameter::slices in
 // ABI/module.h), and which tensors can be sharded this way. The compiler shards
-// no others, and the runtime checks this before it fills a shard. Compiler and
-// runtime include this file, so it includes nothing large.
+// only these tensors, and the runtime checks this before it fills a shard. Both
+// include this file, so it includes nothing large.
 //
 // A tensor is quantized as a whole and then sharded, so that tensor-parallel
-// ranks multiply with the same bits as a single rank. In memory its elements
-// are flat, in consecutive blocks (Kernels/Math/Stored.h). A shard is flat too.
-// So every run of elements in a shard must be complete blocks:
+// ranks multiply with the same bits as a single rank. A tensor is stored
+// row-major in consecutive blocks (Kernels/Math/Stored.h), and so is a shard.
+// So each run of elements in a shard must consist of complete blocks. In this
+// tensor, each letter is an element:
 //
 //   whole [2, 8], blocks of 2     aabbccdd     dimension 1 in 2 shards, with
 //                                 eeffgghh     `segments` 4 and 4
@@ -18,11 +19,11 @@
 //
 // A shard differs from the complete tensor in three ways:
 //
-// * A format that takes rows may have one scale per row. If rows are split,
-//   every shard has all these scales, for shorter blocks (blockOfSlice).
-// * Scales that are codes share a factor in runs of 256 blocks, which sharding
-//   splits. So a shard has decoded scales, unless the factor is always 1, as in
-//   MXFP4 (doubleQuantOfSlice).
+// * A format with row blocks (takesRows) has one scale per row. If rows are
+//   split, every shard has all scales, for shorter blocks (blockOfSlice).
+// * Double-quantized scales share a factor in groups of 256 blocks, which
+//   sharding splits. So a shard has decoded scales, unless the factor is always
+//   1, as in MXFP4 (doubleQuantOfSlice).
 // * Unquantized weights and "resident" ones can be split anywhere.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SLICES_H
@@ -42,14 +43,14 @@ struct SlicedDimension {
   std::span<const int64_t> segments; ///< ranges, each split over all ranks
   int64_t slices;
 
-  /// Returns the number of rows: the product of all earlier dimensions.
+  /// Returns the product of the dimensions before `dimension`.
   int64_t outer() const {
     int64_t count = 1;
     for (uint32_t i = 0; i < dimension; ++i)
       count *= shape[i];
     return count;
   }
-  /// Returns the number of elements per index of the dimension.
+  /// Returns the product of the dimensions after `dimension`.
   int64_t inner() const {
     int64_t count = 1;
     for (size_t i = dimension + 1; i < shape.size(); ++i)
@@ -71,15 +72,15 @@ struct SlicedDimension {
   }
 };
 
-/// The format of the whole tensor: `block` elements share a scale, which is a
-/// code if `doubleQuant`. Unquantized tensors only have a `dtype`.
+/// The format of the whole tensor. `block` elements share a scale, which is
+/// itself quantized if `doubleQuant`. Unquantized tensors only have a `dtype`.
 struct SlicedFormat {
   qlora_dtype dtype;
   int64_t block = 0;
   bool doubleQuant = false;
 };
 
-/// Returns whether a scale of the complete tensor is in several shards.
+/// Returns whether several shards need the same scale of the complete tensor.
 constexpr bool dividesRowScales(const SlicedFormat &format,
                                 const SlicedDimension &of) {
   const StoredFormat *stored = storedFormat(format.dtype);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// E4M3 weights of files. `weight_scale_inv` (DeepSeek, Qwen3, transformers) and
+// Reads E4M3 weights. `weight_scale_inv` (DeepSeek, Qwen3, transformers) and
 // `weight_scale` (compressed-tensors, FBGEMM) mean the same despite their
-// names: the factor of a code. Its shape determines which elements share a
-// scale. In memory each row has its own scales.
+// names: a code is multiplied by the scale. The shape of the scales determines
+// which elements share a scale. In memory each row has its own scales.
 
 #include "runtime/Weights/StoredReaders.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Rows and columns of the blocks in published models.
+/// Rows and columns of the square tiles that share a scale in published models.
 static constexpr int64_t kTile = 128;
 
 StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales) {
@@ -43,8 +43,8 @@ static int64_t dividedUp(int64_t count, int64_t each) {
   return (count + each - 1) / each;
 }
 
-/// Returns the tile that shares a scale, from the shape of the scales; nothing
-/// if a matrix of this size cannot have these scales.
+/// Returns the size of the tiles that share a scale, given the shape of the
+/// scales; nothing if this shape does not fit the matrix.
 static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
                                   int64_t rows, int64_t columns) {
   const int64_t count = std::accumulate(scales.begin(), scales.end(),
@@ -58,7 +58,7 @@ static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
   return std::nullopt;
 }
 
-/// Writes a scale for each block of each row: the scale of the block's tile.
+/// Writes a scale for each block of each row, copied from the block's tile.
 static void spread(LoadScale load, const uint8_t *scales, Tile tile,
                    int64_t rows, int64_t columns, int64_t block, float *out) {
   const int64_t tilesOfRow = dividedUp(columns, tile.columns);
@@ -90,7 +90,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
                    entry.file->path(), name, formatShape(scales), weight,
                    formatShape(shape), rows, dividedUp(rows, kTile),
                    dividedUp(columns, kTile), kTile);
-  // Blocks must also divide the last tile, which may be narrower.
+  // The block size must also divide the last tile of a row, if it is narrower.
   const int64_t block =
       tile->columns == columns ? columns : std::gcd(columns, tile->columns);
   if (block != columns && !format.takesPower(block))
@@ -108,7 +108,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
   };
   result.parts = {{weight, SafetensorsDtype::kF8E4M3, shape, layout.packed, {}},
                   {name, entry.tensor->dtype, scales, -1, place}};
-  // Scales for activations are read but not used: qlora does not round them.
+  // Scales for activations are ignored: qlora does not quantize activations.
   for (const char *unread : {".input_scale", ".activation_scale"})
     if (const ModelFiles::Entry found = model.find(module + unread);
         found.tensor)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// GPTQ and AWQ weights: qweight, qzeros and scales, all [in, out] with groups
-// along `in`. 32-bit integers hold codes, lowest bits first:
+// Reads GPTQ and AWQ weights: qweight, qzeros and scales. All are [in, out]
+// matrices with groups along `in`. Codes are packed into 32-bit integers, the
+// first code in the lowest bits:
 //
 //   GPTQ  qweight [in / codes per int, out], packed along `in`; qzeros
 //         [groups, out / codes per int], packed along `out`, stored minus 1
@@ -27,7 +28,7 @@ struct CodeGrid {
   const uint8_t *words;
   int64_t columns;
   int bits;
-  bool alongRows; ///< an integer has codes of one column, not of one row
+  bool alongRows; ///< an integer packs codes of a column, not of a row
   bool isInterleaved;    ///< codes are in AWQ's order
 
   uint8_t at(int64_t row, int64_t column) const {
@@ -57,8 +58,8 @@ struct IntegerWeight {
 };
 } // namespace
 
-/// Transposes codes [in, out] to rows of `out`, several outputs at a time:
-/// their integers are adjacent in the file, and their rows stay in the cache.
+/// Transposes codes [in, out] to [out, in]. Transposes kRun outputs at a time:
+/// their codes are adjacent in the file, and their rows stay in the cache.
 static void placeCodes(const IntegerWeight &w, const uint8_t *words,
                        uint8_t *out) {
   constexpr int64_t kRun = 64;
@@ -75,8 +76,8 @@ static void placeCodes(const IntegerWeight &w, const uint8_t *words,
   });
 }
 
-/// Adds 1 to each code, in arithmetic on complete integers like GPTQModel: a
-/// zero point 0 was stored as 0 - 1, which borrowed from the next code.
+/// Adds 1 to each code. Like GPTQModel, adds to complete integers: storing zero
+/// point 0 as 0 - 1 borrowed from the next code, and the carry restores it.
 static void addOnes(std::span<uint8_t> words, int bits) {
   const uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u;
   for (size_t i = 0; i + 4 <= words.size(); i += 4) {
@@ -87,7 +88,7 @@ static void addOnes(std::span<uint8_t> words, int bits) {
   }
 }
 
-/// Transposes values [groups, out] to the blocks of each row.
+/// Transposes values [groups, out] to [out, groups], the order of the blocks.
 template <typename Value, typename At>
 static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
   for (int64_t o = 0; o < w.out; ++o)
@@ -95,7 +96,7 @@ static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
       *out++ = at(group, o);
 }
 
-/// Refuses groups in the order of desc_act, which sorts inputs by importance.
+/// Refuses models with desc_act, whose inputs are grouped by importance.
 static Status checkOrder(const ModelFiles &model, const std::string &name,
                          const IntegerWeight &w) {
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));

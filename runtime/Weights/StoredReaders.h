@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Shared by the readers of stored formats, whose table is in StoredTensors.cpp.
+// Readers of the formats of quantized weights. StoredTensors.cpp selects one.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_STOREDREADERS_H
 #define QLORA_RUNTIME_WEIGHTS_STOREDREADERS_H
@@ -17,7 +17,7 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
 /// Removes the last name: "a.q_proj" for "a.q_proj.weight".
 std::string moduleOfWeight(const std::string &weight);
 
-/// Describes FP8 with scales per block, per row or per tensor (StoredFp8.cpp).
+/// Describes FP8 weights with scales per tile, row or tensor (StoredFp8.cpp).
 Status describeFp8(const ModelFiles &model, const std::string &weight,
                    const StoredFormat &format, StoredDescription &result);
 

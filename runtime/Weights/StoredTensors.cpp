@@ -104,7 +104,7 @@ static Status describeBlocks(const ModelFiles &model, const std::string &weight,
   const StoredLayout &l = result.layout;
   constexpr auto kF32 = SafetensorsDtype::kF32;
   const auto scales = l.doubleQuant ? SafetensorsDtype::kU8 : kF32;
-  // FSDP checkpoints may have the codes as a view in another dtype.
+  // No dtype for the codes: FSDP checkpoints may view them in another dtype.
   result.parts = {
       {name, SafetensorsDtype::kU8, {static_cast<int64_t>(text.size())}},
       {weight, std::nullopt, {l.packedBytes}, l.packed},
@@ -197,12 +197,12 @@ static Status describeMicroscaling(const ModelFiles &model,
 }
 
 namespace {
-/// How a format is recognised, and the function that describes its weights.
+/// A format, recognised by a tensor that has the suffix `mark`.
 struct StoredReader {
   qlora_dtype dtype;
-  bool ofModule; ///< names begin with the module's name, not the weight's
+  bool ofModule; ///< names begin with "a.q_proj", not with "a.q_proj.weight"
   const char *mark;
-  const char *codes; ///< name of the tensor with the codes
+  const char *codes; ///< suffix of the tensor with the codes
   Status (*describe)(const ModelFiles &, const std::string &weight,
                      const StoredFormat &, StoredDescription &);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds the weights, decomposes them and subtracts their factors.
+// Finds the weights, decomposes them, and subtracts B A from the weights.
 
 #include "runtime/Weights/WeightFactors.h"
 
@@ -58,7 +58,7 @@ Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
   return Status::ok();
 }
 
-/// Reads the weight in the orientation of its file.
+/// Reads the weight as f32, in the orientation of its file.
 static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
                                                const WeightFactors &of) {
   const int64_t out = of.b->shape[0], in = of.a->shape[1];
@@ -79,7 +79,7 @@ static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
   return values;
 }
 
-/// Replaces a weight by its quantization error, [out, in].
+/// Replaces a weight by its quantization error W - Q(W), [out, in].
 static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);

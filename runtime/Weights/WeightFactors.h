@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// LoRA adapters that start from factors of their base weights, which the
-// compiler recorded (kAdapterFactorsAttr in dialects/Model/Model.h):
+// Initial LoRA factors A and B that are computed from a base weight W. The
+// compiler records which adapters need them (kAdapterFactorsAttr in
+// dialects/Model/Model.h). Q(W) is the quantized weight:
 //
-//   pissa, pissa_niter_N, olora   W = W' + scale * B A, and W', rounded to the
-//                                 type of the file, is the base
-//   loftq                         W - Q(W) is about B A
+//   pissa, pissa_niter_N, olora   the base becomes W' = W - scale * B A in the
+//                                 type of the file
+//   loftq                         B A is about W - Q(W); the base stays
 //
-// Each weight is decomposed by one rank, and the factors are sent to the other
-// ranks, so all have the same bits. Every rank keeps A and B of all weights. It
-// also needs memory for one weight in f32 at a time and for LowRank.h.
+// Each weight is decomposed by one rank, which sends the factors to the others,
+// so that all ranks have the same bits. A rank stores A and B of all weights,
+// and needs memory for one weight in f32 at a time and for LowRank.h.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
 #define QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
@@ -36,17 +37,17 @@ struct FactorRequest {
   std::string init;       ///< value of init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
   uint64_t seed = 0;      ///< seed of subspace iterations
-  ProgressListener progress = {}; ///< counts decomposed weights
+  ProgressListener progress = {}; ///< receives the count of decomposed weights
 };
 
-/// The factors of one weight.
+/// The factors of `weight`, and the parameters `a` and `b` of its adapter.
 struct WeightFactors {
   const qlora_parameter *weight, *a, *b;
   double scale;
   bool isTransposed; ///< whether the file has the weight as [in, out]
   LowRank values = {};
 
-  /// Subtracts scale * B A from the file's elements from `first` on.
+  /// Subtracts scale * B A from `elements`, which begin at index `first`.
   void subtractFrom(int64_t first, qlora_dtype type,
                     std::span<uint8_t> elements) const;
 };
@@ -59,14 +60,14 @@ public:
                                            const ModelFiles &model,
                                            RankGroup &group);
 
-  /// Returns whether the base is W', the weights minus their factors.
+  /// Returns whether the base is W' instead of W.
   bool isOfBase() const { return changesBase && !all.empty(); }
   /// Returns null for a weight from which nothing is subtracted.
   const WeightFactors *ofBase(const qlora_parameter &weight) const;
   /// Returns the row-major values of a QLORA_INIT_FACTOR parameter, or nothing.
   std::span<const float> ofAdapter(const qlora_parameter &parameter) const;
 
-  /// Negates B, for a plain LoRA that subtracts the start factors again.
+  /// Negates B, for AdapterForm::kPlain (Session/Adapter.h).
   void turnB();
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Loads a complete frozen tensor, and describes the shards of ranks.
+// Loads a complete frozen tensor, and describes each rank's shard of it.
 
 #include "runtime/Weights/WholeTensor.h"
 
@@ -15,7 +15,7 @@
 namespace qlora {
 
 //===----------------------------------------------------------------------===//
-// The cut
+// Shapes of complete tensors
 //===----------------------------------------------------------------------===//
 
 static bool isPacked(const qlora_parameter &parameter) {
@@ -91,7 +91,7 @@ StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
 }
 
 //===----------------------------------------------------------------------===//
-// The whole tensor
+// Loading a tensor
 //===----------------------------------------------------------------------===//
 
 Status WholeTensor::make(const LoadedModule &ofModule,
@@ -113,7 +113,7 @@ Status WholeTensor::make(const LoadedModule &ofModule,
   return Status::ok();
 }
 
-/// Decodes scales with the kernels' arithmetic, so they have the same bits.
+/// Decodes double-quantized scales to the bits that kernels would compute.
 void WholeTensor::decodeScales() {
   const StoredLayout layout = layoutOf(whole);
   const StoredTensor tensor = StoredTensor::of(layout, memory.bytes().data());
@@ -168,7 +168,7 @@ void WholeTensor::addScales(ShardView &cut, const StoredLayout &to,
   const auto add = [&](int64_t at, const uint8_t *section, int64_t size) {
     if (whole.block == parameter->block)
       return addElements(cut, at, section, {whole.block, size}, rank);
-    // Each shard has a range of each row, and so needs the scales of all rows.
+    // Each shard has a part of every row, so it needs the scales of all rows.
     cut.addRows(static_cast<uint64_t>(at), section, 0, 1,
                 {{0, static_cast<uint64_t>(from.blocks * size)}});
   };

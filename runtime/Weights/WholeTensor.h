@@ -17,19 +17,20 @@
 
 namespace qlora {
 
-/// Returns the complete tensor of a tp or ep shard: its shape, block and bytes;
-/// the parameter itself if it has no `slices`. If a row of the shard is one
-/// block, a row of the complete tensor is assumed to be one block too.
+/// Returns the parameter of which `slice` is a tp or ep shard, with the shape,
+/// block and bytes of the complete tensor. Returns `slice` if it has no
+/// `slices`. If a row of the shard is one block, assumes that a row of the
+/// complete tensor is one block too.
 qlora_parameter wholeOf(const qlora_parameter &slice);
 
-/// Like wholeOf() for a row of the module's table, but checks that the complete
-/// tensor can be cut like this (Slices.h); if not, kDataLoss. For a weight that
-/// is quantized in its file, the file determines the block.
+/// Like wholeOf() for a parameter of `module`, but returns kDataLoss if the
+/// complete tensor cannot be sharded like this (Slices.h). For a weight that is
+/// quantized in its file, the file determines the block.
 StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
                                     const ParameterSources &sources,
                                     const qlora_parameter &slice);
 
-/// Returns the sharded dimension. It refers to the module and `whole`.
+/// Returns the sharded dimension. The result refers to `module` and `whole`.
 SlicedDimension dimensionOf(const LoadedModule &module,
                             const qlora_parameter &slice,
                             const qlora_parameter &whole);
@@ -37,22 +38,22 @@ SlicedDimension dimensionOf(const LoadedModule &module,
 /// Loads tensors one after the other; each reuses the memory of the previous.
 class WholeTensor {
 public:
-  /// Loads the tensor; `of` is a row of the module's table.
+  /// Loads the complete tensor of parameter `of` of `module`.
   Status make(const LoadedModule &module, const ParameterSources &sources,
               const qlora_parameter &of);
 
-  /// Returns the shard, arenaBytesOf() bytes, of rank `rank` in the group that
-  /// holds the tensor. The result refers to this tensor.
+  /// Returns the shard (arenaBytesOf() bytes) of rank `rank` in the group that
+  /// holds the tensor. The result refers to this tensor's memory.
   ShardView cutFor(uint64_t rank) const;
 
 private:
-  /// `elements` consecutive elements take `bytes` bytes together in memory.
+  /// Consecutive elements that are stored in `bytes` bytes, such as a block.
   struct Unit {
     int64_t elements, bytes;
   };
   ShardView pieceFor(uint64_t rank) const;
   ShardView sliceFor(uint64_t rank) const;
-  /// Adds a shard's elements to `cut`; the tensor's elements begin at `from`.
+  /// Adds rank `rank`'s elements to `cut` at byte `at`. `from`: all elements.
   void addElements(ShardView &cut, int64_t at, const uint8_t *from, Unit unit,
                    uint64_t rank) const;
   void addScales(ShardView &cut, const StoredLayout &to, uint64_t rank) const;

@@ -161,8 +161,8 @@ double AttachAdaptersPass::scaleOf(StringRef module) const {
   return rslora ? a / std::sqrt(r) : a / r;
 }
 
-/// Replaces y by y + scale * B `narrow`; B has as many rows as y has columns.
-/// Returns the matmul with B.
+/// Replaces y by y + scale * B . narrow, where narrow is A x. Returns the
+/// matmul with B.
 LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
                                        Value narrow, StringRef module,
                                        const Twine &nameB, StringRef initialB) {

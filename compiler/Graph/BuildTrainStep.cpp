@@ -50,7 +50,7 @@ public:
   Operation *current = nullptr;
 };
 
-/// The forward part of a step, cloned from its function.
+/// The forward part of a step, cloned from a forward function.
 struct Forward {
   StepOp step;
   SmallVector<Operation *> ops;

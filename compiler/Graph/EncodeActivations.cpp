@@ -95,9 +95,9 @@ static int64_t bytesOfEncoded(RankedTensorType type) {
 }
 
 /// Returns whether a row op's result can be encoded: the codes are smaller, and
-/// the backward reads it only for weight gradients. Its kernel encodes from
-/// registers. Matmul results are not encoded: the only one that qualifies is an
-/// adapter's x . A^T, too narrow to be worth a second read.
+/// the backward reads it only for weight gradients. The row op's kernel encodes
+/// it in registers. Matmul results are not encoded: the only one that qualifies
+/// is an adapter's x . A^T, too narrow to be worth a second read.
 static bool canEncode(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   if (!isFloatStorable(type) || bytesOfEncoded(type) >= tensorBytes(type) ||

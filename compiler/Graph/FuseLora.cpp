@@ -52,8 +52,8 @@ static model::ParameterOp parameterOf(Value weight) {
             : model::ParameterOp();
 }
 
-/// Returns whether the op multiplies by an adapter's A that can be stacked,
-/// which needs `out` as the first dimension.
+/// Returns whether the op multiplies by an adapter's A whose first dimension is
+/// `out`. Only such A's can be stacked.
 static bool isAdapterA(WeightedMatmul product) {
   model::ParameterOp parameter = parameterOf(product.getWeight());
   return product.getProduct() && !product.getModule() && !product.getInit() &&

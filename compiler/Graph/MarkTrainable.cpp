@@ -132,7 +132,7 @@ LogicalResult MarkTrainablePass::trainModule(StringRef name) {
   }
   if (found)
     return success();
-  // An untied head has a weight and was found already.
+  // Only a tied head is not found yet: it has no weight parameter of its own.
   const std::string head = headPath(getOperation());
   if (!head.empty() && isInside(head, name))
     return refuseShared(head);

@@ -87,7 +87,7 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
-  // The cost depends on the bytes of the tensor with all ranks' data.
+  // The cost of a collective depends on the bytes of its larger tensor.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
     const int64_t bytes = kind == QLORA_COLLECTIVE_REDUCE_SCATTER
                               ? tensorBytes(tensorOf(op->getOperand(0)))

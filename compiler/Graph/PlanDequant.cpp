@@ -95,10 +95,10 @@ private:
 
 } // namespace
 
-/// Minimum gain in time of scratch over panels. Scratch takes memory and memory
-/// bandwidth, which other processes share, while a panel stays in a cache. With
-/// predicted times this close, panels were measured to be as fast or faster
-/// (bench/decode.py).
+/// Minimum gain in time, as a fraction, of scratch over panels. Scratch takes
+/// memory and memory bandwidth, which other processes share, while a panel
+/// stays in a cache. If predicted times are closer, panels are at least as fast
+/// in measurements (bench/decode.py).
 static constexpr double kScratchGain = 0.03;
 static constexpr const char *kGainsTooLittle =
     "per-use would gain less than 3 %";

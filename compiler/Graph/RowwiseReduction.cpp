@@ -52,8 +52,8 @@ static constexpr int64_t kBlock = 256;
 
 namespace {
 
-/// Rows of the flat arenas that are reduced with fewer bits, and their values
-/// so far.
+/// Rows of the flat arenas that are reduced with fewer bits, and the values
+/// that the latest stage built for them.
 struct Summed {
   int64_t row, rows; ///< counted from the first parameter
   Value sent;        ///< values or codes being reduced or gathered

@@ -94,7 +94,7 @@ void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
   }
 }
 
-/// Replaces a trainable weight by this rank's ranges of its segments, joined.
+/// Replaces a trainable weight by this rank's range of each segment, joined.
 void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
   OpBuilder builder(weight);
   RankedTensorType type = tensorOf(weight);

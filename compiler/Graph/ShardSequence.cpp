@@ -94,8 +94,8 @@ RankedTensorType TokenSharding::ownType(Value whole) const {
   return tensorOf(whole).clone(shape);
 }
 
-/// Returns whether an op works on each token separately, and this rank has its
-/// tokens of all operands or can take them.
+/// Returns whether an op works on each token separately, and this rank has, or
+/// can extract, its own tokens of every operand.
 bool TokenSharding::canShare(Operation *op) const {
   return isa<RowOp>(op) && !op->hasTrait<TrainingOnly>() &&
          llvm::all_of(op->getOperands(), [&](Value operand) {

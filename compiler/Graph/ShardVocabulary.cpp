@@ -72,7 +72,7 @@ static ParameterOp dividedParameter(TableOp op,
              : ParameterOp();
 }
 
-/// Returns a shard's type: as few rows as possible, in whole cache lines.
+/// Returns a shard's type, with the fewest rows that fill whole cache lines.
 static RankedTensorType pieceOf(RankedTensorType table, int64_t shards) {
   const int64_t rowBytes = tensorBytes(table) / table.getDimSize(0);
   int64_t rows = llvm::divideCeil(table.getDimSize(0), shards);

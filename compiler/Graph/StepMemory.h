@@ -73,7 +73,7 @@ public:
     mlir::Value value = store.value->get();
     return store.adds ? isAdded(value) : placeOf(value) == placeOf(store);
   }
-  /// Returns the tie whose operand the result continues, if any.
+  /// Returns the tie by which `result` continues an operand in place, if any.
   static std::optional<model::MemoryTie> continuedBy(mlir::OpResult result);
 
   // Valid before lifetimes are decided.
@@ -84,7 +84,7 @@ public:
   /// Returns the ties of an op between whole buffers of the step.
   llvm::SmallVector<model::MemoryTie> tiesOf(mlir::Operation *op) const;
 
-  // For passes that change the step: functions that read only the ops.
+  // These functions read only the ops, so that passes may change the step.
 
   /// Returns whether the op that computes `value` could write it into a range
   /// of a wider value. False if `value` is part of one already.

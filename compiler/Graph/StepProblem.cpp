@@ -66,7 +66,7 @@ void ProblemBuilder::addOp(Operation *op) {
   }
   if (!entry.isBackward)
     entry.seconds = isView(op) ? secondsOfCopies(op) : secondsOf(op, device);
-  // True for views that only name ranges of a value that the step makes.
+  // True for views without copies: all results are ranges of a larger value.
   entry.isView = !entry.inputs.empty() && isView(op) &&
                  llvm::all_of(op->getResults(), [&](Value value) {
                    return memory.wholeOf(value) != value;

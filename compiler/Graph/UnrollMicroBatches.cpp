@@ -46,7 +46,7 @@ private:
 /// A step whose ops are repeated for each chunk.
 class ChunkedStep {
 public:
-  /// The batch has `lines` groups of rows; each chunk has rows of all groups.
+  /// Each chunk gets an equal part of each of the batch's `lines` row groups.
   ChunkedStep(StepOp step, int64_t chunks, int64_t lines)
       : step(step), block(step.getBody().front()), b(step.getContext()),
         chunks(chunks), lines(lines), copies(chunks) {}

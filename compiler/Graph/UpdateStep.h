@@ -15,8 +15,8 @@ namespace qlora {
 /// states that cannot be sharded.
 llvm::LogicalResult checkDivision(mlir::ModuleOp module);
 
-/// Adds `update` at the builder's position. If an optimizer trains other
-/// weights than evaluation uses, also adds `average` and `continue`.
+/// Adds the step `update` at the builder's position. If evaluation uses other
+/// weights than an optimizer trains, also adds `average` and `continue`.
 void buildUpdateSteps(mlir::OpBuilder &builder, mlir::ModuleOp module);
 
 } // namespace qlora

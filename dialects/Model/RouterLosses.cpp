@@ -76,8 +76,8 @@ LogicalResult CountChoicesOp::verify() {
          << choices << ", " << getMarks().getType() << " and " << counts;
 }
 
-/// Calls embedding_grad for a table with one column, which adds each mark to
-/// the count of its expert.
+/// Calls embedding_grad with rows of one column: it adds each choice's mark to
+/// the count of the chosen expert.
 KernelCall CountChoicesOp::getKernelCall() {
   using A = KernelArgument;
   const int64_t choices = tensorOf(getChoices()).getNumElements();

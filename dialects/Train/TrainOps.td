@@ -205,7 +205,7 @@ def Train_CopyToHostOp : Train_Op<"copy_to_host",
 
 def Train_CopyFromHostOp : Train_Op<"copy_from_host",
     [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
-  let summary = "copies the value back to memory of the step";
+  let summary = "copies a value from the host to memory of the step";
   let description = [{
     Starts after all copies to the host; later ops run concurrently until one
     reads the result. (C1) x is the result of a `copy_to_host`.

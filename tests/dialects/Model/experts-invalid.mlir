@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constraints of the ops of MoE experts, in the order of their labels.
+// Violates the labelled constraints of the ops of MoE experts.
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
 func.func @route_c1(%l: tensor<2x3x4xf32>) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ops of MoE experts, with both layouts of W and both ways in which groups
-// share W.
+// Ops of MoE experts, with both layouts of W, and with the matrices of groups
+// stacked by rows or interleaved by columns.
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 
 // CHECK-LABEL: func.func @experts

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Every labelled constraint of the model dialect, in the order of labels.
+// Violates the labelled constraints (C1, C2, ...) of ops of the model dialect.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// Types that memory can hold.
+// Dimensions must be positive.
 // expected-error @+1 {{failed to satisfy constraint: type attribute of a ranked tensor of f32, bf16, f16, i32, i8, ui8 or 4-bit numbers with positive dimensions}}
 model.parameter @w : tensor<8x0xf32> {file = "a"}
 
@@ -406,7 +406,7 @@ func.func @dpo_loss_c1(%l: tensor<3xf32>) {
 // -----
 
 func.func @kto_loss_c1(%l: tensor<3xf32>) {
-  // Without mismatched answers, the sequences do not come in two halves.
+  // Without `mismatched` the number of sequences may be odd.
   %0:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
   %1:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64, mismatched} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every op of the model dialect is printed as it was read.
+// Every op of the model dialect can be printed and parsed again.
 
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 // RUN: qlora-opt %s --mlir-print-op-generic | qlora-opt | FileCheck %s

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constraints of row ops and row regions, in the order of their labels.
+// Violates the labelled constraints of row ops and of row regions.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
@@ -307,7 +307,7 @@ func.func @rows_r1_full(%x: tensor<2x4x8xf32>) {
 
 // -----
 
-// 8 rows do not come in groups of 3.
+// 8 rows cannot be divided into groups of 3.
 func.func @rows_r1_group(%x: tensor<2xi32>) {
   // expected-error @+1 {{(R1) operand 0 is 'tensor<2xi32>', but 8 rows of 8 do not read all of it as #model.map<scalar, 3>}}
   %0 = model.rows(%x) attributes {columns = 8, maps = [#model.map<scalar, 3>]} : (tensor<2xi32>) -> tensor<2x4x8xf32> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constraints of views, in the order of their labels.
+// Violates the labelled constraints of views.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 

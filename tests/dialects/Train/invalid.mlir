@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every labelled constraint of the train dialect, in the order of labels.
+// Violates every labelled constraint (C1, C2, ...) of the train dialect.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 

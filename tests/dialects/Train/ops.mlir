@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every op of the train dialect is printed as it was read.
+// Every op of the train dialect can be printed and parsed again.
 
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 // RUN: qlora-opt %s --mlir-print-op-generic | qlora-opt | FileCheck %s
@@ -63,7 +63,7 @@ train.step accumulate batch 2 length 4 ["ids"] {
 train.step evaluate batch 2 length 4 [] {
 }
 
-// 512 elements and the row of statistics are two rows of 1024.
+// The statistics row and 512 elements of @a take two rows of 1024.
 // CHECK: train.step update batch 0 length 0 [] {
 train.step update batch 0 length 0 [] {
   // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<2x1024xf32>

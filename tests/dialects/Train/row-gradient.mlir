@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The gradient of every row op and of every arithmetic op in a row: which
-// values are recomputed from the forward row, and which are not read at all.
+// Gradients of every row op, and of every arithmetic op in a row region. They
+// recompute forward values, and read only the operands that they need.
 
 // RUN: qlora-opt %s --split-input-file --build-train-step | FileCheck %s
 
@@ -95,7 +95,7 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 // CHECK-NEXT: %[[r:.*]] = arith.subf %[[q]], %[[qs]]
 // CHECK-NEXT: %[[dg:.*]] = arith.addf %[[dg0]], %[[r]]
 // CHECK-NEXT: model.row_yield %[[dg]], %[[du]]
-// x is both operands, so its gradient is a sum.
+// x is both operands of glu, so the gradient of x is a sum.
 // CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {phase = #model.phase<backward>}
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
@@ -159,8 +159,8 @@ func.func @dropout(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32
 
 // -----
 
-// Division, square root and exponential: y = exp(x) / sqrt(x).
-//   d(a / b) = dy / b, -(dy / b) y;  d sqrt = d / (2 sqrt);  d exp = d exp.
+// y = exp(x) / sqrt(x). If d is the gradient of a result, a / b gives d / b to a
+// and -(d / b) y to b, sqrt(x) gives d / (2 sqrt(x)), and exp(x) gives d exp(x).
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
@@ -281,9 +281,9 @@ func.func @identity(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 
 // -----
 
-// Maximum of a row: equal maxima divide its gradient. The gradient of an
-// absolute value has the sign of the value. Rounding to integers passes no
-// gradient.
+// Maximum of a row: all elements equal to the maximum get equal parts of its
+// gradient. The gradient of |x| has the sign of x. Rounding to integers passes
+// no gradient.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):

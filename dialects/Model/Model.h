@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The model dialect: the one header to include. ModelDialect.td describes the
-// dialect, ModelOps.td its ops.
+// dialect; ModelTypes.td, ModelAttributes.td and ModelOps.td have the rest.
 
 #ifndef QLORA_DIALECTS_MODEL_MODEL_H
 #define QLORA_DIALECTS_MODEL_MODEL_H

@@ -7,9 +7,10 @@
 #ifndef QLORA_DIALECTS_MODEL_MODELOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELOPS_TD
 
-include "dialects/Model/ModelDialect.td"
+include "dialects/Model/ModelAttributes.td"
 include "dialects/Model/ModelInterfaces.td"
 include "dialects/Model/ModelTypeConstraints.td"
+include "dialects/Model/ModelTypes.td"
 include "mlir/IR/RegionKindInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"

@@ -34,7 +34,7 @@ struct Place {
   int64_t ofSequence, ofKeyHead;
 };
 
-/// A plan and its scalars. A gradient runs its plan once per pass.
+/// A plan and its scalars. Gradients run it once per pass of CudnnGradientPlan.
 class CudnnAttention final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &r,

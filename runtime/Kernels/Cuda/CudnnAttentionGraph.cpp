@@ -202,8 +202,8 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 
 namespace {
 /// An engine that adds to dQ in a fixed order, and how its graph must compute
-/// dQ. Its memory is proportional to the sequence length. Engine indices and
-/// knobs are from cudnn-frontend 1.32.
+/// dQ. The engine's memory is proportional to the sequence length. Indices and
+/// knobs of engines are from cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;

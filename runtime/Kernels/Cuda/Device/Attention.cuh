@@ -48,7 +48,7 @@ struct AttentionShape {
     const float score = product * scale;
     return cap == 0 ? score : cap * tanhf(score / cap);
   }
-  /// Returns the derivative of a capped score with respect to the uncapped.
+  /// Returns d(capped score) / d(uncapped score).
   __device__ float slope(float score) const {
     const float t = cap == 0 ? 0.0f : score / cap;
     return 1.0f - t * t;

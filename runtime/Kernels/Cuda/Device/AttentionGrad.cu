@@ -50,7 +50,7 @@ QLORA_DEVICE float scoreGradient(const GradientRows &rows, int query,
                         : pair.factor * pair.p * (dp - rows.delta[query]);
 }
 
-/// Processes a tile of queries for a block of keys, the left side of matmuls.
+/// Processes a tile of queries for a block of keys. Keys are the left side.
 QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
                              const GradientRows &rows, int64_t part,
                              AttentionSum &dk, AttentionSum &dv) {
@@ -116,7 +116,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
            at.part, ones);
 }
 
-/// Processes a tile of keys for a block of queries, the left side of matmuls.
+/// Processes a tile of keys for a block of queries. Queries are the left side.
 QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
                           const GradientRows &rows, int64_t part,
                           AttentionSum &dq) {

@@ -6,7 +6,7 @@
 // If the format's block is a power of two of at least 32, a warp decodes tiles
 // of 1024 elements, in groups that fill 16 bytes of out. Lane l decodes groups
 // l, l + 32, ..., so adjacent lanes access adjacent memory. Lane l also loads
-// the scale of elements [32 l, 32 l + 32), and other lanes get it from there.
+// the scale of elements [32 l, 32 l + 32); a shuffle gives it to other lanes.
 // Bytes and scales of all tiles are requested before the tables are loaded.
 //
 // Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
@@ -74,8 +74,8 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
 }
 
 /// Converts values of the code book: subtracts the zero point, if the format
-/// has zero points, then multiplies by `absmax`. Specialized, so that formats
-/// without zero points need no register for it.
+/// has zero points, then multiplies by `absmax`. Only the
+/// specialization has a zero point, so other formats need no register for it.
 template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
   float absmax;
 

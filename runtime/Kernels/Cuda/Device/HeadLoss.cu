@@ -109,7 +109,7 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
 // Replaced logits ------------------------------------------------------------
 
 /// Calls each(index in columns, token id) for the replaced logits of this
-/// block's row. Constants: the chunk's first row, vocab, replaced logits a row.
+/// block's row. Constants: chunk's first row, vocab, replaced logits per row.
 template <typename Each>
 QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
   const int64_t row =

@@ -34,7 +34,7 @@ struct HeadTokens {
                  : i * kHeadThreads + thread;
   }
 
-  /// Loads logits from `begin` on; positions from vocab on get `beyond`.
+  /// Loads logits from `begin` on. Positions after the last token get `beyond`.
   template <bool kWide>
   QLORA_DEVICE HeadTokens load(const float *row, int64_t begin, int64_t vocab,
                                float beyond) {

@@ -30,7 +30,7 @@ QLORA_INSTRUCTION(float, qlora_inverse_root, float, "rsqrt.approx.ftz.f32",
                   "=f", "f")
 /// Converts f16 to f32, exactly.
 QLORA_INSTRUCTION(float, qlora_widen_f16, uint16_t, "cvt.f32.f16", "=f", "h")
-/// Round to nearest, ties to even; a NaN becomes 0x7fff.
+/// Convert f32, rounding to nearest, ties to even; a NaN becomes 0x7fff.
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_f16, float, "cvt.rn.f16.f32", "=h",
                   "f")
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_bf16, float, "cvt.rn.bf16.f32", "=h",

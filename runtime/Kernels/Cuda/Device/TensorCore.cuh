@@ -24,7 +24,7 @@
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-/// A lane's values of the operand C.
+/// A lane's four values of C.
 struct qlora_sums {
   float value[4];
 };

@@ -199,7 +199,7 @@ TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
-/// A common use of YAML aliases: one value for two options.
+/// Typical use of a YAML alias: two options get the same value.
 TEST(Options, AnAliasIsItsValue) {
   Options options;
   ASSERT_TRUE(options

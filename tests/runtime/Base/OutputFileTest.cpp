@@ -26,8 +26,8 @@ TEST(OutputFile, SaysWhatIsMissing) {
   ASSERT_EQ(std::sscanf(status.message().c_str() + start.size(),
                         "%llu of %llu bytes", &missing, &all),
             2);
-  // At this layer, the message does not say what the bytes are for, nor does it
-  // suggest other disks.
+  // This layer does not know what the bytes are for, so its message suggests no
+  // other disks.
   EXPECT_TRUE(status.message().ends_with(" bytes; free some space"));
   EXPECT_EQ(all, 2 * size);
   // The message names at least the bytes that would be missing on an empty disk

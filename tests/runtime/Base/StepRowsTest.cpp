@@ -69,8 +69,8 @@ TEST(StepRows, ARunOverridesWhatItsProgramRecords) {
   const char *three = R"({"per_device_train_batch_size": 2,
                           "gradient_accumulation_steps": 3})";
   EXPECT_EQ(*accumulationSteps(optionsOf({{kGlobal, "8"}}, three), 1), 4);
-  // The recorded value 1 is a default that the user did not set, so it is no
-  // contradiction.
+  // The recorded value 1 is a default that the user did not set, so 4 steps do
+  // not contradict it.
   const char *one = R"({"per_device_train_batch_size": 2,
                         "global_batch_size": 8,
                         "gradient_accumulation_steps": 1})";

@@ -96,7 +96,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
   EXPECT_EQ(batch.longestRow(), 1);
-  // longestRow() counts segments separately, both for one sequence and for two.
+  // Equal segment ids in different sequences are different segments.
   batch.length = 4;
   batch.segments = {1, 1, 1, 2, 2, 2, 0, 0};
   EXPECT_EQ(batch.longestRow(), 3);

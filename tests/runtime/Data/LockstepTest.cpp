@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches of ranks that run the same entries at the same time. They have
-// one shape and one label count; each rank has the rows that it would have
-// without lockstep.
+// Micro-batches of ranks that run the same entries at the same time. All ranks
+// have the same shape and label count, and each has the same rows as without
+// lockstep.
 
 #include "tests/runtime/Data/DataFiles.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Packs the rows of a step: every row occurs once, no micro-batch exceeds its
-// bucket, ranks are balanced, and the cost is never above that of padded rows.
+// bucket, ranks are balanced, and packing never costs more than padding.
 
 #include "runtime/Data/StepPacking.h"
 

@@ -251,8 +251,8 @@ TEST_F(TokenCache, OneThatIsTooLargeEmptiesNothing) {
   const fs::path large = add("rows-b.safetensors", 2000, 0);
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 5000);
   EXPECT_TRUE(fs::exists(old));
-  // A new file stays even if it alone exceeds the size limit. When it is two
-  // hours old, it is deleted first.
+  // A new file stays even if it alone exceeds the size limit. After two hours
+  // it is deleted first.
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
   EXPECT_TRUE(fs::exists(old));
   EXPECT_TRUE(fs::exists(large));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module on the CUDA device over a fake driver table: results equal
-// the CPU's; graphs, errors of every call, and memory.
+// The demo module on the CUDA device with fake driver functions: results equal
+// the CPU's. Also tests graphs, errors of every call, and memory.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Host memory while an arena on a GPU is filled: it includes the pinned buffer,
-// but nothing that grows with a tensor. The fake driver's device memory is not
+// Host memory while a GPU arena is filled. It includes the pinned buffer, but
+// nothing that grows with a tensor. The fake driver's device memory is not
 // counted.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
@@ -128,7 +128,7 @@ TEST_F(CudaLoading, TakesTheHostNoMoreThanThePinnedBuffer) {
   EXPECT_EQ(fake::machine.calls["memAlloc"], 7); // arenas and step block
   EXPECT_EQ(fake::machine.calls["launchKernel"], 5 + 2);
   const std::vector<uint8_t> bytes = frozen();
-  // Filling through the host gives the same bytes in the arena, but needs host
+  // Quantizing on the host fills the arena with the same bytes, but needs host
   // memory for one packed tensor.
   auto onHost = fill(64);
   ASSERT_TRUE(onHost.isOk()) << onHost.status().message();

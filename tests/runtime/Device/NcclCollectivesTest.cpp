@@ -104,7 +104,7 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
   run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
   run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
   run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
-  // Stages form a ring; this rank is the first of two.
+  // Stages form a ring. This rank is the first of two stages.
   run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
   run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
   EXPECT_EQ(group.said,

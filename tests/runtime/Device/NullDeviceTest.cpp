@@ -45,8 +45,8 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);
-  // Bytes written: scale_add 2 * 64; gather 64; copy 64; descend 64; fill and
-  // all-reduce 72 each.
+  // Bytes written: scale_add 2 * 64, gather 64, copy 64, descend 64, fill 72
+  // and all-reduce 72.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
   for (const ArenaUse &use : device->memory())
     EXPECT_EQ(use.allocatedBytes, 0u);
@@ -230,9 +230,9 @@ TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
   ASSERT_TRUE(runNull(tables, kDemoAccumulate).isOk());
 }
 
-/// Returns tables in which evaluate computes three weights on the copy queue,
-/// each one ahead of its consumer, in two alternating buffers. Event 4 is
-/// recorded before all others.
+/// Returns tables in which evaluate computes three weights ahead of their
+/// consumers: on the copy queue, in two alternating buffers. Event 4 is
+/// recorded first.
 DemoTables aheadTables() {
   DemoTables tables;
   tables.arenas[kDemoActivation].bytes = 128;

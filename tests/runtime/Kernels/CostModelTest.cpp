@@ -48,8 +48,8 @@ TEST(CostModel, EveryOpOfTheTableHasACost) {
 }
 
 TEST(CostModel, AGemmIsArithmeticOrMemory) {
-  // 2 * 1000^3 = 2e9 FLOPs at 100 GFLOP/s take 20 ms; moving 3 * 4e6 bytes
-  // takes 1.2 ms, which is hidden. Packing b moves 2 * 4e6 bytes: 0.8 ms.
+  // 2 * 1000^3 = 2e9 FLOPs at 100 GFLOP/s take 20 ms. Moving 3 * 4e6 bytes
+  // takes 1.2 ms, which overlaps. Packing b moves 2 * 4e6 bytes in 0.8 ms.
   Work large = gemmWork(1000, 1000, 1000, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                         QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(large, roundDevice()), kLaunch + 20e-3 + 0.8e-3);
@@ -150,8 +150,8 @@ TEST(CostModel, AGpuHidesAllButTheLongest) {
 }
 
 TEST(CostModel, AGpuThatIssuesTooLittleIsBoundByIt) {
-  // A row op has five instructions per byte: 5e6 at 20e9 per second take 250
-  // us; memory takes 100 us.
+  // A row op has five instructions per byte. 5e6 instructions at 20e9 per
+  // second take 250 us; memory takes 100 us.
   DeviceProfile slow = roundGpu();
   slow.gpu->issueGops = 20;
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
@@ -207,8 +207,8 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
   };
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cudnn"), 2e-6 + flops / 1e12);
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cuda"), 2e-6 + flops / 0.4e12);
-  // Before an implementation is selected, the first one that accepts the
-  // request counts. cuDNN's needs lengths that are multiples of 128.
+  // Until an implementation is selected, the cost is that of the first one that
+  // accepts the request. cuDNN accepts lengths that are multiples of 128.
   EXPECT_DOUBLE_EQ(secondsOf(forward, roundGpu()), 2e-6 + flops / 1e12);
   shape[0].second = 1000;
   EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundGpu()),

@@ -213,8 +213,8 @@ TEST(ModuleLoader, RefusesCollectives) {
                  t.commands[5].peer = -1, "broadcast with peer -1");
 }
 
-/// Shards the first 16 elements of the gradients in two; the all-reduce becomes
-/// an all-gather of the shards.
+/// Splits the first 16 elements of the gradients into two shards. The
+/// all-reduce becomes an all-gather of the shards.
 void gatherPieces(DemoTables &t) {
   t.header.update_pieces = 2;
   t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER;
@@ -405,8 +405,8 @@ TEST(ModuleLoader, RefusesTruncatedFiles) {
   }
 }
 
-/// A copy of the demo with one flipped byte is rejected; tests bytes of code,
-/// tables, headers and the seal.
+/// A copy of the demo with one flipped byte is rejected, whether the byte
+/// belongs to code, tables, headers or the seal.
 TEST(ModuleLoader, RefusesFlippedBytes) {
   const TemporaryFolder folder;
   std::ostringstream text;

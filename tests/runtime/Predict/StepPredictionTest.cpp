@@ -327,7 +327,7 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
   EXPECT_NEAR(step.parts[size_t(StepPart::kAttention)].seconds, flops / 2e9,
               1e-15);
   EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
-  // Without cuDNN our own kernel runs; if it is disabled too, there is none.
+  // Without cuDNN our own kernel runs. If it is also disabled, none is left.
   PredictionRequest request = {roundGpu(), 1, 1};
   request.disabledKernels = {"attention.cudnn"};
   const StepPrediction own = predictSteps(*module, request)->front();

@@ -86,8 +86,8 @@ TEST(Timeline, MemoryHidesBehindArithmetic) {
   EXPECT_DOUBLE_EQ(timeline.overlapped, 1);
 }
 
-/// A backward of 2 s. A gradient bucket is sent after the first half, and
-/// compute waits for it at the end.
+/// A backward pass of 2 s. A gradient bucket is sent after the first half.
+/// Compute waits for the bucket at the end.
 std::vector<TimelineItem> backward(double sendSeconds) {
   return {kernel(kMain, 1, 0),
           event(Kind::kRecord, kMain, 0),
@@ -131,8 +131,8 @@ TEST(Timeline, ACollectiveThatCopiesTakesTurns) {
 }
 
 TEST(Timeline, BandwidthIsShared) {
-  // Two kernels that each need the full memory bandwidth take as long as one
-  // after the other.
+  // Two kernels that each need the full bandwidth gain nothing from
+  // overlapping.
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
   EXPECT_DOUBLE_EQ(two.seconds, 2);
   EXPECT_DOUBLE_EQ(two.overlapped, 0);

@@ -52,8 +52,8 @@ TEST(LocalRanks, CountsThoseOfThisMachineOnly) {
   }
 }
 
-/// The first of two ranks shares a file of `size` bytes; both ranks expect
-/// `bytes` bytes. `owner` is a user id; -1 is this user.
+/// Rank 0 of two shares a file of `size` bytes. Both ranks expect `bytes`
+/// bytes. `owner` is the file's user id, or -1 for this user.
 static StatusOr<LocalRanks::Shared> shared(Access access, uint64_t size,
                                            uint64_t bytes, int owner = -1) {
   StatusOr<LocalRanks::Shared> there = LocalRanks::Shared();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Pipeline stages as groups of a job: sends between stages, and a base that the
-// ranks of one stage share.
+// Pipeline stages as groups of a job: sends between stages, and frozen weights
+// that the ranks of one stage share.
 
 #include "runtime/Ranks/RankGroup.h"
 
@@ -62,7 +62,7 @@ TEST(Pipeline, StagesSendAndReceive) {
     });
 }
 
-/// On one machine, the ranks of each stage share a base.
+/// On one machine, the ranks of each stage share their frozen weights.
 TEST(Pipeline, StagesShareABaseEach) {
   runJob(4, GroupSizes{{QLORA_GROUP_PP, 2}}, [](RankGroup &group) {
     FillShare share;

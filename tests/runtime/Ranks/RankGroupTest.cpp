@@ -279,8 +279,8 @@ TEST(RankGroup, AnAbortOfOneRingEndsBoth) {
   });
 }
 
-/// All ranks end with one line: the report of the lowest rank that failed, no
-/// matter which ranks wait or compute meanwhile.
+/// All ranks end with one line, the report of the lowest rank that failed. It
+/// does not matter which ranks wait or compute meanwhile.
 TEST(RankGroup, AllShowTheFirstCause) {
   const auto start = std::chrono::steady_clock::now();
   runJob(5, 1, [](RankGroup &group) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The rendezvous: unrelated or hostile clients, and ranks that cannot start
-// together, which all get the same error.
+// together. All these ranks get the same error.
 
 #include "runtime/Ranks/Rendezvous.h"
 

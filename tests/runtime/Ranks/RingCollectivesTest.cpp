@@ -283,8 +283,8 @@ TEST_P(RingCollectivesTest, RanksThatMakeOtherCallsAreTold) {
   });
 }
 
-/// A rank that notices an error closes its connections, although it stays
-/// alive, so that all other ranks notice too.
+/// A rank that notices an error stays alive, but closes its connections, so
+/// that all other ranks notice the error too.
 TEST_P(RingCollectivesTest, ALossIsPassedOn) {
   std::latch haveEnded(3); // all live until then
   runGroup(4, [&](Collectives &group, int rank) {

@@ -22,8 +22,8 @@ TEST_F(Checkpoints, SavesOnTheWay) {
       fs::exists(folder / "out/checkpoint-2/adapter_model.safetensors"));
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/adapter_config.json"));
   EXPECT_FALSE(fs::exists(folder / "out/checkpoint-3"));
-  // The last checkpoint is at the end of the run; resuming from it with more
-  // steps is possible.
+  // The run saves a last checkpoint at its end, so that it can resume with more
+  // steps.
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-5/MANIFEST.json"));
 }
 

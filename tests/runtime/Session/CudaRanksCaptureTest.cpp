@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks whose micro-batches differ: either all ranks or none capture and replay
-// graphs with collectives, as the fake NCCL requires.
+// Ranks whose micro-batches differ. Either all ranks or none capture and replay
+// a graph with collectives, as the fake NCCL requires.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Several ranks, each with a GPU, on the software platform. They compute what
-// CPU ranks compute. If NCCL, a GPU or a rank fails, the job ends soon with one
-// line that names the cause, and leaves no processes or files.
+// Several ranks, each with a GPU, on the software platform. Results equal those
+// of CPU ranks. If NCCL, a GPU or a rank fails, the job ends soon with one line
+// that names the cause, and leaves no processes or files.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
 
@@ -35,8 +35,8 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
     }
 }
 
-/// Pairs of ranks share a base and all-gather in every entry; all ranks
-/// all-reduce gradients.
+/// Pairs of ranks shard the frozen weights and all-gather in every entry. All
+/// ranks all-reduce gradients.
 TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   std::vector<std::string> flags = {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
@@ -64,7 +64,7 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
       "rank 3: was killed by signal 9");
 }
 
-/// Pairs of ranks have the same rows; all ranks all-reduce gradients.
+/// Pairs of ranks have the same rows. All ranks all-reduce gradients.
 TEST_F(CudaRanks, ShareProductsOrLinesInGroups) {
   const auto expected =
       trainOnCpu("cpu", {"--max-steps", "5", "--gpus", "2",
@@ -113,7 +113,7 @@ TEST_F(CudaRanks, AddUpInsideOfTheGraphToTheSameBits) {
     EXPECT_EQ(many[rank].value("ncclCommAbort", 0), 0);
   }
   // The adapter and its moments have 128 bytes each and are equal on both
-  // ranks; the tokens have 256 bytes and differ.
+  // ranks. The tokens have 256 bytes and differ.
   ASSERT_TRUE(many[0].contains("bits of 128 bytes"));
   EXPECT_EQ(many[0]["bits of 128 bytes"], many[1]["bits of 128 bytes"]);
   EXPECT_NE(many[0]["bits of 256 bytes"], many[1]["bits of 256 bytes"]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run with a CUDA program on the software platform (tests/cuda): results
-// equal the CPU's; driver calls of a step; messages if there is no suitable
-// GPU.
+// qlora-run with a CUDA program on the software platform (tests/cuda). Results
+// equal the CPU's. Also tests driver calls of a step, and messages if there is
+// no suitable GPU.
 
 #include "tests/runtime/Session/CudaSessionFixture.h"
 

@@ -97,7 +97,7 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
                                "--overwrite-output-dir", "true"});
     return run(flags);
   };
-  // The first file's 5 rows count twice, the second file's 5 rows once; 3 rows
+  // The first file's 5 rows count twice, the second file's 5 rows once. 3 rows
   // are held out for validation.
   ProcessOutput output = train({"--train-file", at("data.jsonl") + ":2",
                                 "--train-file", at("rows.safetensors"),

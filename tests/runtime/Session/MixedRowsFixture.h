@@ -101,7 +101,7 @@ protected:
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
   /// Expects errors for a program that needs pairs of ranks with the same rows.
-  /// `what` names the pair's work in messages; `axis` is the axis of
+  /// `what` describes in messages what a pair shards. `axis` is its axis of
   /// --parallel.
   void refuseOtherRuns(const char *program, const std::string &what,
                        const std::string &axis);
@@ -134,7 +134,7 @@ inline void MixedRows::refuseOtherRuns(const char *program,
               HasSubstr("was compiled for 2 ranks, but --sweep runs on one"));
 }
 
-/// A signal to one of two ranks, at any time during a step, stops both.
+/// A signal to one of two ranks at any time during a step stops both ranks.
 inline void MixedRows::stopOneOfTwo(const char *program) {
   module = program;
   writeMixed();

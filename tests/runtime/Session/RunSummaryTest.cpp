@@ -33,7 +33,7 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
            "--num-train-epochs", "2", "--logging-steps", "1", "--gpus", "2",
            "--validation-file", at("rows.safetensors")});
   ASSERT_EQ(output.exitCode, 0) << output.errors;
-  // Trainable parameters: A and B of [1, 16]; frozen: 16 scores. 5 rows are 3
+  // A and B of [1, 16] are trainable, 16 scores are frozen. 5 rows are 3
   // micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
   EXPECT_THAT(output.out,
@@ -91,8 +91,8 @@ TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
 
 TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
   // Sends several SIGHUPs at once, as a shell and the kernel do, to a run whose
-  // output pipe is closed. The tests may run under nohup, which ignores SIGHUP;
-  // env resets that.
+  // output pipe is closed. env restores the default action, because the tests
+  // may run under nohup, which ignores SIGHUP.
   for (const char *gpus : {"1", "2"}) {
     const std::string out = at(gpus);
     const std::string script =

@@ -296,8 +296,8 @@ TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
 }
 
-/// std::bad_alloc ends the rank with a message and an exit code. The file's
-/// header claims 100 MB, more than the memory limit allows.
+/// std::bad_alloc ends the rank with a message and an exit code. The header of
+/// the file claims 100 MB, which exceeds the memory limit.
 TEST_F(Session, MemoryThatRunsOutIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is above the limit";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// fsdp and tp shards of a base from which initial LoRA factors were subtracted
-// (a residual base).
+// fsdp and tp shards of a residual base: frozen weights from which the initial
+// LoRA factors were subtracted.
 
 #include "runtime/Weights/WeightFactors.h"
 
@@ -69,8 +69,8 @@ protected:
                                  {"n.lora_A.weight", entry("n.weight")}};
 };
 
-/// PiSSA residuals of two weights: one that all ranks read, and one that one
-/// rank computes.
+/// PiSSA residuals of two weights. All ranks read one weight; a single rank
+/// computes the other weight.
 TEST_F(FrozenShardsOfARest, AreTheWholeCut) {
   const FactorRequest request = {"pissa", ofBoth};
   PieceTables whole = factored(1);

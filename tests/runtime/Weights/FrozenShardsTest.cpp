@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A base in fsdp shards: for every form of a weight and any number of ranks,
-// the concatenated shards equal the unsharded base, byte for byte.
+// Frozen weights in fsdp shards. For every form of a weight and any number of
+// ranks, the concatenated shards equal the unsharded weights, byte for byte.
 
 #include "runtime/Weights/FrozenShards.h"
 

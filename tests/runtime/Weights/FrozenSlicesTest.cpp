@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// tp shards of a base: for every form of a weight they equal slices of the
-// unsharded weight, bit for bit.
+// Frozen weights in tp shards. For every form of a weight, its shards equal
+// slices of the unsharded weight, bit for bit.
 
 #include "runtime/Weights/FrozenShards.h"
 
@@ -117,7 +117,7 @@ std::vector<float> numbersOf(const qlora_parameter &parameter,
   return numbers;
 }
 
-/// Returns the elements of slice `number`, selected one by one.
+/// Returns the elements of slice `number`, copied one by one.
 std::vector<float> cutByHand(const std::vector<float> &whole,
                              const SliceParameter &row, int64_t slices,
                              int64_t number) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Cached bases of ranks with fsdp or tp shards: each rank writes a separate
-// file, and maps it in later runs if no rank's file is missing.
+// Cached frozen weights of ranks with fsdp or tp shards. Each rank writes its
+// own file. Later runs map the files if no rank's file is missing.
 
 #include "runtime/Weights/QuantizedBase.h"
 
@@ -205,7 +205,7 @@ TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
   EXPECT_EQ(files().size(), 3u);
 }
 
-/// Two groups on one machine: only ranks of the first group write; they need
+/// With two groups on one machine, only the first group writes files. It needs
 /// space for two files.
 TEST_F(KeptPieces, GroupsShareFiles) {
   request.limit =

@@ -18,7 +18,7 @@ namespace qlora {
 namespace {
 
 /// Writes a model with one weight of normally distributed values as `dtype`. If
-/// `turned`, the file has the transpose of the same values.
+/// `turned`, the file has the transposed weight.
 void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
                  qlora_dtype dtype, bool turned = false) {
   int64_t elements = 1;

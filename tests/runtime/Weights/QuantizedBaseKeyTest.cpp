@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A model folder with one weight [4, 64], and the key of its base.
+/// A model folder with one weight [4, 64], and the cache key of that weight.
 class BaseKeyTest : public testing::Test {
 protected:
   BaseKeyTest() {

@@ -35,8 +35,8 @@ std::vector<Value> valuesOf(const SafetensorsFile &file,
   return values;
 }
 
-/// Decodes a module's weight on the CPU, compares it with StoredTensor's
-/// result, and returns it.
+/// Returns a module's weight, decoded on the CPU. Compares the weight with
+/// StoredTensor's result.
 std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
                              std::string *refusal = nullptr) {
   const std::string name = module + ".weight";

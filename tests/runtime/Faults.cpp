@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Counts calls of the C library, and makes one of them fail. FaultCalls.cpp
-// replaces the functions.
+// replaces the library's functions.
 
 #include "tests/runtime/Faults.h"
 

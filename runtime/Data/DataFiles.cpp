@@ -19,9 +19,9 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Returns whether any rank is still working. All ranks call this together,
-/// every second, so that waiting ranks neither time out nor miss the death of a
-/// rank, which makes this fail.
+/// Returns whether any rank is still working. All ranks call this together
+/// every second, so that no call waits longer for a working rank. Fails if a
+/// rank has died.
 static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   int64_t working[] = {thisWorks};
   QLORA_RETURN_IF_ERROR(group.sum(working));
@@ -176,7 +176,7 @@ Status checkDataFiles(const Options &options, bool trains) {
   return Status::ok();
 }
 
-/// Returns the files, with the converted file in place of each text file.
+/// Returns the files, with each text file replaced by its converted file.
 static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
                                      const std::vector<WeightedPath> &files,
                                      int64_t vocabSize, RankGroup &group) {
@@ -192,7 +192,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   return mix;
 }
 
-/// Whether rows of text are padded although token buckets were possible.
+/// Whether rows of text are padded although token buckets were an option.
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();

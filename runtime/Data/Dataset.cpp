@@ -93,7 +93,7 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
   return Status::ok();
 }
 
-/// Checks that the file's kind of rows is what the program was compiled for.
+/// Checks that the program was compiled for the file's kind of rows.
 static Status checkObjective(const TokenStore &store, const std::string &name,
                              const CompiledVariants &variants) {
   if (variants.isUnpaired && !store.isUnpaired())

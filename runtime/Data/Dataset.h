@@ -38,15 +38,15 @@ struct DatasetRows {
   bool hasOneSegment = false; ///< each row is one segment
 
   int64_t count() const;
-  /// Tokens of a row's longest side. tokens(), labels(), answer() sum all
-  /// sides.
+  /// Tokens of a row's longest sequence (side). tokens(), labels() and answer()
+  /// are sums over all sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
   int64_t answer(int64_t row) const;
   int64_t sumOfSides(int64_t row,
                      int64_t (TokenStore::*of)(int64_t) const) const;
-  /// Whether the data is a token file, read in its order.
+  /// Whether the data is a token file, whose order is not changed.
   bool isWhole() const { return stores->front().isWhole(); }
   /// Returns the file of a row, and the number of its first side in the file.
   std::pair<const TokenStore *, int64_t> find(int64_t row) const;

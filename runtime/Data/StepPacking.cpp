@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Assigns rows to micro-batches, and those to ranks, most expensive first.
+// Assigns rows to micro-batches and micro-batches to ranks, costliest first.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -139,7 +139,7 @@ StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// Gives each rank equally many bins; sets `dearest` to a rank's highest cost.
+/// Gives each rank equally many bins; sets `dearest` to the highest cost.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return assignByIndex(std::move(bins), dearest);

@@ -81,8 +81,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
   return command;
 }
 
-/// Runs qlora-data and returns its output, or its error. `written` is the path
-/// that the error for a full disk names.
+/// Runs qlora-data and returns its output, or its error. `written`: the output
+/// path, with which the error for a full disk begins.
 static StatusOr<std::string>
 runConverter(const std::vector<std::string> &command,
              const std::string &written, const LineListener &onErrorLine = {},

@@ -64,7 +64,7 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
 /// Returns the path of qlora-data: in this executable's folder, else on PATH.
 StatusOr<std::string> findConverter();
 
-/// Counts from the metadata of a file of qlora-data.
+/// Counts in the metadata of a file that qlora-data made.
 struct RowsMetadata {
   explicit RowsMetadata(const SafetensorsFile &file);
 

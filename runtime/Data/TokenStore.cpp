@@ -156,7 +156,7 @@ Status TokenStore::countLabels() {
         answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
     }
   }
-  // Without judgements, the hash in checkpoints covers only the tokens.
+  // The digest also covers the judgements, if there are any.
   if (isUnpaired())
     content.add({reinterpret_cast<const char *>(judgements.data()),
                  judgements.size() * sizeof(int32_t)});
@@ -224,7 +224,7 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
   return segments ? checkSegments(row, tokens, begin) : Status::ok();
 }
 
-/// Attention assumes that the tokens of a segment are consecutive.
+/// Checks that each segment's tokens are consecutive, as attention assumes.
 Status TokenStore::checkSegments(int64_t row, const Tokens &tokens,
                                  size_t begin) const {
   std::set<int32_t> begun;

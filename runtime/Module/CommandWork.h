@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// The kernels of a module's commands, with their work (CostModel.h) and the
-// part of a step that they count under. For predictions
-// (Predict/StepPrediction.h) and profiles (Watch/Profiler.h).
+// The kernels of a module's commands, with their work (CostModel.h) and their
+// StepPart. Used by predictions (Predict/StepPrediction.h) and profiles
+// (Watch/Profiler.h).
 //
 // A library launch counts the kernels that its row's host code would launch. A
-// generated kernel reads or writes each operand once. Host memory is accessed
-// over the bus, in seconds that do not overlap with anything.
+// generated kernel reads or writes each operand once. Accesses to host memory
+// take time on the bus, which overlaps with nothing.
 
 #ifndef QLORA_RUNTIME_MODULE_COMMANDWORK_H
 #define QLORA_RUNTIME_MODULE_COMMANDWORK_H

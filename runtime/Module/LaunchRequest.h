@@ -32,7 +32,7 @@ Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
 Status checkEnabled(const KernelRow &row,
                     std::span<const std::string> disabled);
 
-/// Checks that each name is the name of a row ("attention.cudnn").
+/// Checks that each name is a row of Kernels.def, such as "attention.cudnn".
 Status checkKernelNames(std::span<const std::string> names);
 
 /// Checks that ops have reference kernels; the error lists all ops that do.

@@ -58,7 +58,7 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
 /// kernels match this qlora-run, this CPU has the instructions of the generated
 /// kernels, and the stages belong together (checkStage).
 Status checkModule(const qlora_module &first);
-/// Checks that stage `number` of a pipeline matches the first stage in what all
+/// Checks that stage `number` of a pipeline matches the first stage in all that
 /// ranks share: numbers of ranks, arenas, parameters except the base, entries,
 /// and the offsets of reduced results.
 Status checkStage(const qlora_module &first, const qlora_module &stage,

@@ -19,8 +19,8 @@
 
 namespace qlora {
 
-/// Time limit, long enough if there are more threads than CPUs or other
-/// programs run. A lost rank is noticed at once.
+/// Generous time limit: there may be more threads than CPUs, or other programs.
+/// A lost rank is noticed at once.
 static constexpr std::chrono::minutes kTimeout(10);
 
 namespace {

@@ -37,7 +37,7 @@ struct Line {
 };
 } // namespace
 
-/// Returns lower bounds: a tenth of the least time per message and per byte.
+/// Returns lower bounds: a tenth of the minimum time per message and per byte.
 static Line leastOf(std::span<const LinkSample> samples) {
   Line least = {std::numeric_limits<double>::infinity(),
                 std::numeric_limits<double>::infinity()};

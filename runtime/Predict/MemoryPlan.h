@@ -43,7 +43,7 @@ public:
       : module(module), device(device), processBytes(processBytes),
         untouchedBytes(untouchedBytes), bufferBytes(bufferBytes) {}
 
-  /// Return the planned bytes of all but the host arenas, and of host arenas.
+  /// Return the planned bytes of non-host arenas, and those of host arenas.
   uint64_t planned() const;
   uint64_t plannedOnHost() const;
   /// Return the bytes that this rank uses now, and their maximum so far. If the

@@ -25,7 +25,7 @@ std::string predictionText(const StepPrediction &step,
 std::string scalingText(std::span<const StepPrediction> curve,
                         const GpuRates &gpu);
 
-/// Formats the rates, one per line, and what the prediction leaves out.
+/// Formats the rates, one per line, and the costs that predictions leave out.
 std::string assumptionText(const DeviceProfile &device);
 
 /// Returns seconds, bytes and FLOPs, unrounded. With `low`, the key "low" has

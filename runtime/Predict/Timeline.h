@@ -48,12 +48,12 @@ struct TimelineSpan {
 
 struct Timeline {
   double seconds = 0; ///< time until all queues have ended
-  /// Seconds in which a collective ran and no kernel did, or in which it waited
-  /// for another stage. While collectives and kernels take turns, only the
+  /// Seconds in which a collective ran without any kernel, or waited for
+  /// another stage. While collectives and kernels take turns, only the
   /// collectives' share of the time counts.
   double exposedCommunication = 0;
-  /// Seconds saved by running kernels concurrently: the sum of each alone, less
-  /// the seconds in which any ran.
+  /// Seconds saved by running kernels concurrently: the sum of their times
+  /// alone, less the seconds in which any kernel ran.
   double overlapped = 0;
 };
 

@@ -250,7 +250,7 @@ void Heartbeat::watch() {
         std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     poll(events, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
     std::lock_guard lock(mutex);
-    // After this rank's goodbye, a neighbour's end without goodbye is no loss.
+    // After this rank's goodbye, neighbours may close without a goodbye.
     if (isStopping)
       return;
     for (int side : {0, 1})

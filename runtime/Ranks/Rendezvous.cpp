@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-/// What may answer at rank 0's address and port.
+/// Results of connecting to rank 0's address and port.
 enum class Met { kRankZero, kClosed, kSilent, kOtherProgram, kOtherSecret };
 } // namespace
 

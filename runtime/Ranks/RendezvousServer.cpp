@@ -313,7 +313,7 @@ void RendezvousServer::failForMissing(size_t number) {
     fail(fmt::format("rank {} was lost during the rendezvous. Fix: check "
                      "whether its host is down",
                      ranks));
-  // Count missing ranks as answered, so that waitUntilTold() does not wait.
+  // Count missing ranks as answered: waitUntilTold() must not wait for them.
   for (uint32_t rank = 0; rank < current.values.size(); ++rank)
     if (!current.values[rank])
       noteAnswered(rank);

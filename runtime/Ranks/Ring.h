@@ -2,8 +2,8 @@
 
 // Ranks in a ring: each has one connection to the next rank and one to the
 // previous rank, for any number of ranks. Neighbours in the first ring of a job
-// meet through an exchange at the rendezvous (Rendezvous.h), neighbours in
-// rings of fewer ranks through an exchange on the first ring. A neighbour that
+// meet through an exchange at the rendezvous (Rendezvous.h). Neighbours in
+// smaller rings meet through an exchange on the first ring. A neighbour that
 // connects proves the job's secret over random bytes that only this exchange
 // has sent. The first ring also has heartbeat connections (Heartbeat.h), which
 // serve all rings.
@@ -107,9 +107,9 @@ public:
   std::chrono::milliseconds timeout() const { return limit; }
 
   /// Sends a message to one neighbour and receives one from a neighbour at the
-  /// same time. Either may be null. kAborted if a neighbour has ended, or if no
-  /// byte has moved for the timeout; the connections are then closed, which
-  /// other ranks notice.
+  /// same time. Either message may be null. Returns kAborted if a neighbour has
+  /// ended or no byte has moved for the timeout. It then closes the
+  /// connections, which other ranks notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
   /// Returns kAborted if this or a bound ring lost a neighbour. Does not block.

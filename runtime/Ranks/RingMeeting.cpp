@@ -54,7 +54,7 @@ static Digest proofOfRank(std::string_view secret, int rank, int lane,
 }
 
 namespace {
-/// Keeps the connections of the previous rank, by lane, and closes all others.
+/// Keeps one connection per lane from the previous rank, and closes all others.
 class Previous : public ConnectionLoop::Protocol {
 public:
   Previous(const RingMeeting &meeting, const Digest &drawn,

@@ -18,7 +18,7 @@ static constexpr double kLeft = 52, kRight = 340, kTop = 10, kBottom = 166;
 static constexpr size_t kColumns = static_cast<size_t>(kRight - kLeft);
 /// Number of line styles in chartStyle().
 static constexpr size_t kStyles = 6;
-/// Lines of up to this many points get marks: a single point has no line.
+/// Lines of up to this many points also mark each point: one point has no line.
 static constexpr size_t kMarked = 40;
 static constexpr double kGreatest = 1e300;
 

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Returns the lower median, so that either of two ranks can be slow.
+/// Returns the lower median, which the slower of two ranks exceeds.
 static double medianOf(std::span<const double> seconds) {
   std::vector<double> sorted(seconds.begin(), seconds.end());
   const auto middle =

@@ -52,8 +52,8 @@ static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
-/// Plans one mesh. An error becomes the reason of the mesh in the table. An
-/// error of plain data parallelism affects all meshes, so it is reported.
+/// Plans one mesh. An error becomes the mesh's reason in the table. An error of
+/// plain data parallelism affects all meshes, so it is reported.
 static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
                                     const DeviceProfile &device,
                                     const ParallelMesh &mesh) {

@@ -11,9 +11,9 @@
 
 namespace qlora {
 
-/// Memory left free: the larger of kReserve bytes and the total / share. On a
-/// GPU it is for code, graphs and libraries (the CUDA context exists already).
-/// On a CPU it is for the process and the page cache of the weights.
+/// Memory left free: the larger of kReserve bytes and 1 / share of the total.
+/// On a GPU it is for code, graphs and libraries (the CUDA context exists
+/// already). On a CPU it is for the process and the page cache of the weights.
 static constexpr uint64_t kReserve = uint64_t{1} << 30;
 static constexpr uint64_t kGpuReserveShare = 50, kMachineReserveShare = 8;
 

@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-/// Sets what is offloaded, from the names of --offload.
+/// Enables the kinds of offloading that --offload names.
 Status fillOffload(const Options &options, CompileOptions &compile);
 
 /// Refuses offloading that the target or the parallel layout rules out.

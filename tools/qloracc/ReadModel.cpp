@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Identifies a file by its first bytes, then parses it. An op's loc("...")
-// hides where the text defines the op; readModel() adds that position again.
+// replaces the position at which the text defines the op; readModel() restores
+// it.
 
 #include "tools/qloracc/ReadModel.h"
 

@@ -98,9 +98,9 @@ public:
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
   /// Returns micro-batch `number` in file order, or padding after the last.
   BatchLayout inOrder(int64_t number, const StepShape &shape);
-  /// Return the micro-batches that run at the same time in lockstep. round:
-  /// numbers k N to k N + N - 1 of a step. lastRound: the last one of each
-  /// rank. roundInOrder: those that run with `number` in file order.
+  /// Return the micro-batches that run at the same time in lockstep. round():
+  /// numbers k N to k N + N - 1 of a step. lastRound(): each rank's last one.
+  /// roundInOrder(): those that run with `number` in file order.
   std::vector<BatchLayout> round(int64_t step, int64_t k,
                                  const StepShape &shape);
   std::vector<BatchLayout> lastRound(int64_t step, const StepShape &shape);

@@ -48,7 +48,7 @@ struct PartLines {
   const StepPrediction &step;
   const StepPrediction *low;
 
-  /// Formats one line; `seconds` returns the line's seconds of a prediction.
+  /// Formats one line; `seconds` maps a prediction to the line's seconds.
   template <typename Seconds>
   std::string line(std::string_view name, const Work *work,
                    Seconds seconds) const {

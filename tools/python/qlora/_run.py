@@ -68,7 +68,7 @@ def _end(process: subprocess.Popen) -> None:
 
 class Training:
     """A run. Iteration yields metrics as they arrive, and raises Error if the
-    run fails. Deleting the object ends the run, too (see stop())."""
+    run fails. Deleting the object also ends the run (see stop())."""
 
     def __init__(self, command: list[str]):
         self.metrics: list[dict[str, Any]] = []  # all until now
@@ -181,7 +181,7 @@ def _say(command: str, model, options: dict[str, Any]) -> str:
 
 
 def plan(model, **options) -> str:
-    """Returns the output of `qlora plan`: what a training would need."""
+    """Returns the output of `qlora plan`: memory and predicted time."""
     return _say("plan", model, options)
 
 

@@ -54,8 +54,8 @@ def alpaca_turns(row: dict) -> list[dict]:
 
 def alpaca_segments(row: dict, eos_token: str) -> list[tuple[str, bool]]:
     """Returns the row as (text, is in the loss) segments. A `system` replaces
-    the opening sentences. Responses of the history are in the loss too, with an
-    end token each; the caller adds the last response's end token."""
+    the prompt's opening. Responses of the history are in the loss, each with an
+    end token; the caller adds the end token of the last response."""
     _check_texts(row)
     context = row.get("input") or ""
     prompt = row.get("system")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One hash of everything that the tokens of a conversion depend on. Calls with
-the same key write the same file, so the key can name cached files."""
+"""Hashes everything that the tokens of a conversion depend on. Calls with the
+same key write the same file, so the key can name cached files."""
 
 from __future__ import annotations
 

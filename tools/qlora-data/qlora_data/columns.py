@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Maps column names in the data to those of shapes.py (`prompt=question`), and
+"""Maps columns of the data to the names in shapes.py (`prompt=question`), or
 ignores columns (`system=`)."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Columns:
 
     def renamed(self, row: dict) -> dict:
         """Returns the row with the column names of shapes.py. Drops columns of
-        other shapes, because the names in `sources` determine the shape."""
+        shapes other than the one that the names in `sources` determine."""
         row = {key: value for key, value in row.items()
                if key not in self.unread or key in self.sources.values()}
         if not self.sources:

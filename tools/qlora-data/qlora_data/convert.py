@@ -106,8 +106,8 @@ class Converter:
 
     def tokenised(self, rows: list[SourceRow],
                   out: TokenRows) -> Iterator[TokenisedRow]:
-        """Yields rows, not yet cut to max_length. Counts in `out` the rows that
-        the chat template changed."""
+        """Yields rows before they are cut to max_length. Counts in `out` the
+        rows that the chat template changed."""
         batch = [text for row in rows for text in self._rendered(row, out)]
         encodings = self._encoded(batch)
         sides = 2 if self.options.pairs else 1
@@ -122,7 +122,7 @@ class Converter:
                 raise error.at(place) from None
 
     def add(self, row: TokenisedRow, out: TokenRows) -> str:
-        """Cuts and adds the row. Returns "", or why the row is left out."""
+        """Cuts and adds the row. Returns why the row is left out, or ""."""
         limit = self.options.max_length
         try:
             for ids, _ in row.sides:
@@ -201,8 +201,8 @@ class Converter:
     def _check_dropped(self, place: str, talk: Conversation,
                        texts: list[tuple[str, list[Span] | None]],
                        out: TokenRows) -> None:
-        """Counts reasoning that templates remove from prompts on purpose.
-        Refuses a row from which the template drops anything else."""
+        """Refuses a row if the template drops a part of it. Only reasoning in
+        prompts may be dropped, as many templates do; it is counted."""
         messages = talk.chat.messages
         learned = (talk.chat.prompt_count if self.options.rule.completion_only
                    else 0)
@@ -332,9 +332,9 @@ class Converter:
 
 
 def _check_prompts(counts: TokenRows) -> None:
-    """Refuses a file in which only some pairs have a prompt column: in others,
-    the common beginning of the answers may not be the prompt. Refuses prompts
-    that the answers of all pairs repeat."""
+    """Refuses a file if only some pairs have a prompt column, because in the
+    other pairs the common beginning of the answers may not be the prompt. Also
+    refuses it if the answers of all pairs repeat the prompt."""
     first = counts.first
     if "own_prompt" in first and "shared_prompt" in first:
         raise DataError(

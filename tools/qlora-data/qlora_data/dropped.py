@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Finds what a chat template leaves out of a conversation: tools, tool calls,
-whole messages. A template without support for tools writes an empty answer for
-the call, and that answer would be in the loss.
+"""Finds the parts of a conversation that a chat template omits: tools, tool
+calls, whole messages. A template without tool support writes an empty answer
+instead of a call, and that answer would be in the loss.
 
-A part is left out if the text is the same without it, or with a changed part.
-So the check works for any format that a template writes.
+A part is omitted if removing or changing it does not change the text. So the
+check works for any format that a template writes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def dropped_part(talk: Conversation, text: str) -> str:
 
 
 def _changes(message: dict, text: str, contents: str):
-    """Yields each part of a message, and the message with that part changed.
-    Skips content that `text` has as often as `contents`, the joined messages.
+    """Yields (name of a part, message with that part changed). Skips content
+    that occurs in `text` as often as in `contents`, the joined messages.
     """
     content = message.get("content")
     words = content.strip() if isinstance(content, str) else ""
@@ -74,9 +74,9 @@ def _changed_calls(call: object):
 
 
 def _same(talk: Conversation, other, count: int) -> bool:
-    """Returns whether the first `count` messages give the same text with the
-    chat `other` as with talk.chat. If the template cannot end after `count`
-    messages, compares all messages."""
+    """Returns whether the chat `other` gives the same text as talk.chat for the
+    first `count` messages. Compares all messages if the template cannot end
+    after `count`."""
     for end in (count, len(talk.chat.messages)):
         try:
             text = talk.render(end)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Finds a Python with the packages of the data step, and continues in it.
 
-The order: only $QLORA_PYTHON, if set; else this Python; $VIRTUAL_ENV's; then
-.venv of the repository, which scripts/install.sh makes, or, if qlora is
-installed, ~/.local/share/qlora/venv, which the user may make. A Python without
-the packages starts the next one. The last one uses the copies that were
-installed with qlora.
+Tries only $QLORA_PYTHON if it is set. Otherwise tries this Python, then that of
+$VIRTUAL_ENV, then the .venv of the repository (scripts/install.sh). An
+installed qlora has ~/.local/share/qlora/venv, which the user may create,
+instead of .venv. A Python without the packages starts the next one. The last
+one uses copies that were installed with qlora.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _missing(tried: list[str]) -> DataError:
 
 
 def ensure_packages(arguments: list[str]) -> None:
-    """Returns in a Python that has the packages: this one, or another one,
-    which starts from the beginning with the same arguments."""
+    """Returns in a Python that has the packages. If this Python lacks them,
+    another one starts from the beginning with the same arguments."""
     # `tried` has paths as they were executed: the Python of a virtual
     # environment may report another path as sys.executable.
     tried = os.environ.pop(_TRIED, "").split(os.pathsep)

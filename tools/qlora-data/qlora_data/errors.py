@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class DataError(Exception):
-    """A user's mistake. `place` is a file, or file:line; a caller that has the
+    """A user's mistake. `place` is FILE or FILE:LINE. A caller that knows the
     line may set it (see `at`)."""
 
     def __init__(self, what: str, todo: str = "", place: str = ""):

@@ -40,9 +40,9 @@ class _Commands:
         return f"{command} < {self.input} > {self.output}"
 
     def python(self, packages: str, code: str) -> str:
-        """Returns a command that installs `packages` and runs `code`. Makes a
-        virtual environment first, unless this Python is in one: Debian's pip
-        refuses to install elsewhere."""
+        """Returns a command that installs `packages` and runs `code`. If this
+        Python is not in a virtual environment, the command makes one first,
+        because Debian's pip refuses to install elsewhere."""
         python = shlex.quote(sys.executable)
         install = f"{python} -m pip install {packages}"
         if sys.prefix == sys.base_prefix:
@@ -53,8 +53,8 @@ class _Commands:
 
 
 def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
-    """Returns what the file is, and the command that converts it to JSONL; None
-    if the file can be read here."""
+    """Returns the file's format and the command that converts the file to
+    JSONL, or None if qlora-data can read the file."""
     commands = _Commands(path)
     if head.startswith(_ARROW):
         return "is an Arrow file", commands.python("datasets", _DATASETS)

@@ -40,8 +40,8 @@ class _Text:
         self.text, self.at, self.ended = "", 0, False
 
     def more(self) -> bool:
-        """Doubles the text in memory, so that a long element is parsed few
-        times. Returns False at the end of the file."""
+        """Doubles the text in memory, so that long elements are parsed only a
+        few times. Returns False at the end of the file."""
         if self.ended:
             return False
         self.text, self.at = self.text[self.at:], 0

@@ -32,7 +32,7 @@ def parse_line(raw: bytes, place: str) -> dict:
 
 
 def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
-    """Returns the error for well-formed JSON that Python cannot read."""
+    """Returns the error for well-formed JSON that exceeds Python's limits."""
     if isinstance(error, RecursionError):
         return DataError("malformed JSON: nested too deeply", todo, place)
     # Python refuses numbers of thousands of digits.

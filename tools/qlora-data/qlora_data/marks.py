@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Decides which turns are in the loss, and checks keys that mark turns.
 
-Trainers exclude a turn from the loss, include it, or weight it with keys of
-their own: weight (OpenAI), train, training, train_detail (axolotl), loss
-(ms-swift, AgentInstruct), loss_weight (LLaMA-Factory). A key is recognised by
-words in its name, so other spellings (trainOnTurn, do_not_train) are, too. A
-key that matches the behaviour here is accepted, any other is refused.
+Each trainer has keys that exclude a turn from the loss, include it or weight
+it: weight (OpenAI), train, training, train_detail (axolotl), loss (ms-swift,
+AgentInstruct), loss_weight (LLaMA-Factory). Words in a key's name identify such
+keys, including other spellings (trainOnTurn, do_not_train). A key is refused
+unless its value matches the behaviour of qlora.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def _is_mark(key: str, value: object) -> bool:
 
 
 def _learns(words: frozenset[str]) -> bool:
-    """Returns whether a key with these words, if its value is true, puts text
-    into the loss."""
+    """Returns whether value true of a key with these words puts text into the
+    loss."""
     if words.isdisjoint(_LEARNS | _MAYBE):
         return False
     return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))
 
 
 def _asks(key: str, value: object) -> bool | None:
-    """Returns whether the key puts its text into the loss. None: it asks for a
-    part of the text, or its meaning is unclear."""
+    """Returns whether the key puts its text into the loss. None if it selects a
+    part of the text, or if its meaning is unclear."""
     words = _words(key)
     is_number = isinstance(value, (int, float)) and value in (0, 1)
     # In a mask, 1 may mean "in the loss" or "not in the loss".

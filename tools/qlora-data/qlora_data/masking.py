@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Which characters, and so which tokens, of a conversation are in the loss. If
-the template has {% generation %} marks: the marked text. If not, each assistant
-turn is found by rendering the conversation up to it (with the generation
-prompt, which excludes the turn's header) and through it. The difference is the
-turn, including the end-of-turn token.
+"""Finds the characters, and so the tokens, of a conversation that are in the
+loss. If the template has {% generation %} marks, this is the marked text.
+Otherwise, each assistant turn is the difference of two renderings. The first
+ends before the turn, with the generation prompt, to exclude the turn's header.
+The second ends after the turn's end-of-turn token.
 
     up to     <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n
     through   ...                                        Hello<|im_end|>\\n
     in loss                                              Hello<|im_end|>
 
-This needs renderings that are prefixes of each other. Some templates write an
-earlier turn differently once later ones follow (without its reasoning, or with
-the tools elsewhere). Their conversations become several texts. Each text ends
-with the last turn that it renders as it was answered. Together they have each
-turn once, after the exact text that the model had before it.
+This needs renderings that are prefixes of each other. Some templates render a
+turn differently if later turns follow (without its reasoning, or with the tools
+elsewhere). Such a conversation becomes several texts. Each text ends with a
+turn in its original form. Together, the texts train each turn once, after
+exactly the text that the model would see.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def unwritten_reasoning(messages: list[dict],
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
-    """Returns the common beginning of `through`, which ends with a turn, and
-    `text`, which renders later messages too: all of `through`, or all except
-    an end token that closes the conversation. Returns "" if `text` renders the
-    turn differently."""
+    """Returns the common prefix of `through`, which ends with a turn, and
+    `text`, which also renders later messages. This is all of `through`, except
+    perhaps an end token that closes the conversation. Returns "" if `text`
+    renders the turn differently."""
     if text.startswith(through):
         return through
     for token in end_tokens:
@@ -118,10 +118,10 @@ def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
 
 
 def _opening(talk: Conversation, index: int, through: str) -> int:
-    """Returns the offset in `through` at which the assistant's text of message
-    `index` begins. A template may ignore the generation prompt, or write one
-    that differs from the turn, such as one that opens the thinking. Then the
-    text begins after the common beginning of prompt and turn."""
+    """Returns the offset in `through` of the assistant's text of message
+    `index`. A template may ignore the generation prompt, or write one that
+    differs from the turn, for example one that opens the reasoning. Then the
+    text begins after the common prefix of prompt and turn."""
     prompted = ""
     for prompt in (True, False):
         try:
@@ -140,8 +140,8 @@ def _opening(talk: Conversation, index: int, through: str) -> int:
 
 
 def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
-    """Returns the turn's end, without line breaks after the end-of-turn token:
-    a model that stops at the token never writes them."""
+    """Returns the end of the turn. Line breaks after the end-of-turn token do
+    not count, because a model that stops at the token never writes them."""
     trimmed = through.rstrip()
     return len(trimmed if trimmed.endswith(end_tokens) else through)
 

@@ -81,8 +81,8 @@ class ModelFiles:
 
     def special_tokens(self, id_to_token,
                        defaults: dict[str, str]) -> dict[str, str]:
-        """Returns the named special tokens. A name set to null is absent.
-        If bos or eos is absent, uses the tokenizer's `defaults`, or the id in
+        """Returns the named special tokens, without names set to null. If bos
+        or eos is absent, uses the tokenizer's `defaults`, or the id in
         config.json (older GPT-2 folders)."""
         source = self._special_sources()
         tokens = {}

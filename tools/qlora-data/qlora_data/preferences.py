@@ -124,15 +124,15 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
 
 
 def _is_other_text(text: str, shared: str) -> bool:
-    """Returns whether a text is not part of the common beginning. A single word
-    does not count: it is a label, a name or a number."""
+    """Returns whether a text is not part of the answers' common prefix. A
+    single word does not count, because it is a label, a name or a number."""
     return len(text.split()) > 1 and text.strip() not in shared
 
 
 def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
     """Refuses an empty prompt (an empty cell of CSV), and a prompt that both
-    answers repeat, since it would be in the loss. One repeated word may be
-    chance, so the converter decides after the whole file."""
+    answers repeat, because it would be in the loss. One repeated word may be
+    chance. So the converter decides about it at the end of the file."""
     if not prompt.strip():
         raise DataError(f"a preference row whose '{key}' is empty",
                         f"add '{key}', or remove the row")
@@ -143,8 +143,8 @@ def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
     """Returns one row for each of two answers that are lists of messages. Their
-    common beginning is the prompt, unless its first message is the assistant's.
-    A string `prompt` or `messages` may repeat the prompt."""
+    common prefix is the prompt, unless it begins with an assistant message. A
+    string `prompt` or `messages` may repeat the prompt."""
     prompt = rest.pop("prompt", None)
     same = _shared(*answers)
     if isinstance(prompt, list):

@@ -58,9 +58,9 @@ class Spool:
 
 
 def header_bytes(tensors: dict[str, Spool], metadata: dict[str, str]) -> bytes:
-    """Returns the header's length in 8 bytes, and its JSON. Orders tensors by
-    width, widest first, then name, so that each is aligned; pads the JSON with
-    spaces to a multiple of 8 bytes."""
+    """Returns the header: its length in 8 bytes, then its JSON. Orders tensors
+    by element width, widest first, then by name, so that each is aligned. Pads
+    the JSON with spaces to a multiple of 8 bytes."""
     header: dict = {"__metadata__": metadata}
     begin = 0
     for name in file_order(tensors):
@@ -80,8 +80,8 @@ def file_order(tensors: dict[str, Spool]) -> list[str]:
 
 def write_safetensors(path: str, tensors: dict[str, Spool],
                       metadata: dict[str, str]) -> None:
-    """Writes another file and renames it to `path`: readers never see a partial
-    file, and a failure leaves no file."""
+    """Writes a temporary file and renames it to `path`. Readers never see a
+    partial file, and a failure leaves no file."""
     folder, base = os.path.split(os.path.abspath(path))
     # Random, not the process id: other machines may share the folder.
     temporary = os.path.join(folder, f"{base}.part.{secrets.token_hex(4)}")

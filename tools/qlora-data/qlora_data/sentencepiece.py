@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Loads tokenizer.model, the protobuf of SentencePiece, as a tokenizer of the
+"""Converts tokenizer.model, SentencePiece's protobuf, to a tokenizer of the
 package `tokenizers`, as transformers 5 does. So offsets, batches and added
-tokens work the same for all models, without another package.
+tokens work alike for all models, and no other package is needed.
 
 Reads only the fields that affect tokenization. Field numbers are from
 sentencepiece_model.proto.
@@ -160,7 +160,8 @@ def tiktoken_error(what: str, place: str) -> DataError:
 
 
 def _merges(scores: dict[str, tuple[float, int]]) -> list[tuple[str, str]]:
-    """Returns pairs of texts that form a piece, by its score, then its id."""
+    """Returns pairs of texts that together are a piece, by its score, then
+    id."""
     ranked = []
     for text, (score, number) in scores.items():
         for cut in range(1, len(text)):
@@ -207,8 +208,8 @@ def _normalizer(spm: SentencePiece, prefix_scheme: str):
 
 def tokenizer_of(spm: SentencePiece, prefix_scheme: str,
                  renamed: dict[int, str]) -> Tokenizer:
-    """Makes the tokenizer. `prefix_scheme`, "always" or "first": which texts
-    between added tokens get the dummy prefix, if the model has one."""
+    """Makes the tokenizer. If the model has a dummy prefix, `prefix_scheme`
+    selects the texts between added tokens that get it: "always" or "first"."""
     tokenizer = Tokenizer(_model(spm, renamed))
     tokenizer.normalizer = _normalizer(spm, prefix_scheme)
     steps = []

@@ -130,8 +130,8 @@ _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 
 
 def _refuse_other_training(row: dict) -> None:
-    """Refuses rows of other kinds of training: using only their answers would
-    not be the training that the data is made for."""
+    """Refuses rows made for other kinds of training, because training only on
+    their answers would be something else."""
     for key in ("chosen", "rejected"):
         if key in row:
             raise DataError(f"a preference row ('{key}') needs --rl",
@@ -242,8 +242,8 @@ def _messages(value: object, key: str) -> list[dict]:
 
 
 def _message(value: object, where: str) -> dict:
-    """Returns a message for the chat template: without null values, text parts
-    joined, reasoning under each name that templates read."""
+    """Returns a message for the chat template. Drops null values, joins text
+    parts, and copies reasoning to each name that templates read."""
     if not isinstance(value, dict):
         raise DataError(f"{where} expects an object, but got {kind(value)}",
                         'write {"role": ..., "content": ...}')
@@ -268,7 +268,7 @@ def _message(value: object, where: str) -> dict:
 
 
 def _check_calls(message: dict, where: str) -> None:
-    """Refuses calls that are not a list, because templates leave them out, and
+    """Refuses calls that are not a list, because templates omit them. Refuses
     calls without arguments (null in a table), because templates fail."""
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list):

@@ -95,8 +95,8 @@ def token_rows(path: str) -> Iterator[ShownRow]:
 
 def _runs(tokenizer: TextTokenizer,
           row: ShownRow) -> Iterator[tuple[bool, int, int, str]]:
-    """Yields consecutive tokens that are all in the loss or all not in it:
-    whether they are, their range, and their text."""
+    """Yields (is in the loss, begin, end, text) for each run of consecutive
+    tokens that are all in the loss or all outside of it."""
     begin, before = 0, ""
     for in_loss, labels in groupby(row.labels, lambda label: label != IGNORED):
         end = begin + len(list(labels))

@@ -41,7 +41,7 @@ _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
 
 @dataclass
 class SourceRow:
-    """A row before it is read: `place` names it in errors."""
+    """A row that is not parsed yet. `place` names it in errors."""
     place: str
     read: Callable[[], dict]
     size: int
@@ -212,8 +212,8 @@ def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
 
 
 def _without_nulls(value: object) -> object:
-    """Removes null fields of objects, at any depth: a table has one schema for
-    all rows, so that each object has all fields, many as null. Maps become
+    """Removes null fields of objects, at any depth. A table has one schema for
+    all rows, so each object has all fields, many of them null. Maps become
     objects."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items()

@@ -25,9 +25,9 @@ _MAX_CHARACTERS = 1 << 28
 
 
 class GenerationMarks(Extension):
-    """The `generation` tag. Jinja yields output in chunks; `length` is the
-    number of characters yielded so far, where a mark's text begins. Inside a
-    macro or a captured block, output is delayed and that offset is wrong:
+    """The `generation` tag. Jinja yields output in chunks. `length` is the
+    number of characters so far, at which the text of a mark begins. In a macro
+    or a captured block, output is delayed and the offset is wrong. So
     `Template.render` checks each mark's text."""
 
     tags = {"generation"}
@@ -91,8 +91,8 @@ _DICT_NAMES = frozenset(dir(dict))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Skips the attribute search for `message.role`, which takes longer than
-    the rest of a rendering."""
+    """A sandbox that looks up `message.role` directly. Jinja's own search for
+    attributes takes longer than the rest of a rendering."""
 
     def getattr(self, obj, attribute):
         if type(obj) is dict and attribute in obj \

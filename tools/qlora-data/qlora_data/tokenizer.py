@@ -16,9 +16,9 @@ from .tokenizer_files import add_tokens, load_tokenizer
 class TextTokenizer:
     """Converts text to ids with character offsets.
 
-    Runs without the tokenizer's post-processor: byte-level post-processors trim
-    spaces off the offsets, so that spaces would get no label. The ids that
-    the post-processor adds around a text are determined once (affixes)."""
+    Does not run the tokenizer's post-processor, because byte-level ones trim
+    spaces off the offsets, and trimmed spaces would get no label. The ids that
+    it adds around a text are determined once (affixes)."""
 
     def __init__(self, files: ModelFiles):
         self._tokenizer, self.path, defaults = load_tokenizer(files)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Chat templates that come with this tool, and the models they are for.
 
-Most are for models without one, under the names that other tools use. Some
-models' own templates write an assistant's turn differently once later messages
-follow. Then a template of `chat_templates/` replaces them: if named with
---chat-template, or, for Qwen3, automatically if the model's own is recognised.
-It is recognised by its output, because each published model has a different
-version of its text.
+Most are for models without a template; their names are those of other tools.
+Some models' own templates render an assistant turn differently if later
+messages follow. A template of `chat_templates/` can replace these with
+--chat-template. For Qwen3, this happens automatically if the output of the
+model's own template matches. Its text differs between the published models.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs the parts of a job in several processes and yields results in order.
-Worker w of n runs parts w, w + n, ... Each worker has its own pipe, so that it
-ends at its next write if the parent is gone."""
+Worker w of n runs parts w, w + n, ... Each worker has its own pipe. If the
+parent is gone, the worker's next write fails and the worker exits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def worker_count(file_bytes: int, wanted: int | None) -> int:
 
 def in_order(parts: Callable[[], Iterator[Any]],
              workers: int) -> Iterator[Any]:
-    """Yields the results of `parts()` from `workers` processes, each of which
-    calls `parts` and runs every n-th. Their exceptions are raised here. Parts
-    are functions without arguments that do the work."""
+    """Yields the results of `parts()` in order. Each of `workers` processes
+    calls `parts` and runs every n-th part, a function without arguments. Raises
+    the exceptions of the workers here."""
     if workers == 1:
         yield from (part() for part in parts())
         return

@@ -23,13 +23,13 @@ using namespace qlora;
 static constexpr int kMaxAttempts = 8;
 /// 1/kLostToPacking of the bytes for weights is reserved for fragmentation.
 static constexpr int64_t kLostToPacking = 64;
-/// An activation budget that no plan meets: gives the lowest possible peak.
+/// Activation budget that no plan meets: rematerialize then minimizes the peak.
 static constexpr int64_t kLeastBudget = 1;
-/// The plan with all concessions is within a few percent of the smallest plan.
-/// If it exceeds the limit by this factor, no plan fits.
+/// No plan fits if the plan for leastBudget() exceeds the limit by this factor.
+/// That plan is at most a few percent larger than the smallest plan.
 static constexpr double kHopeless = 1.1;
 
-/// Returns the largest number that a pass decided for an entry, or 0.
+/// Returns the largest `key` in the decisions of `pass` for all entries, or 0.
 static int64_t largestDecision(ModuleOp module, StringRef pass, StringRef key) {
   int64_t largest = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -38,21 +38,21 @@ static int64_t largestDecision(ModuleOp module, StringRef pass, StringRef key) {
   return largest;
 }
 
-/// Returns rematerialize's estimate of the arena's peak bytes. It excludes
-/// workspaces, joined weights and fragmentation.
+/// Returns rematerialize's estimate of the activation arena's peak bytes. It
+/// excludes workspaces, weights joined by concat-siblings, and fragmentation.
 static int64_t estimatedPeak(ModuleOp module) {
   return largestDecision(module, "rematerialize", "estimated_peak");
 }
 
 /// Returns how many chunks of a batch have live activations at the same time.
-/// Bytes that are saved in one chunk are saved in each of these.
+/// A byte saved per chunk lowers the peak by this many bytes.
 static int64_t chunksInFlight(ModuleOp module) {
   return std::max<int64_t>(
       1, largestDecision(module, "unroll-micro-batches", "in_flight"));
 }
 
-/// Returns the most bytes that MemoryBudget::inOrder can save: the bytes of the
-/// largest buffer of a queue other than compute, and of weights gathered ahead.
+/// Returns the most bytes that MemoryBudget::inOrder can save: the largest
+/// buffer written on a queue other than compute, plus weights gathered ahead.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0;
   module.walk([&](program::LaunchOp launch) {
@@ -121,7 +121,7 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-/// Returns the budget with all concessions.
+/// Returns the budget for the smallest plan: all concessions, all in order.
 MemoryBudget Driver::leastBudget() const {
   MemoryBudget least = concessions().back();
   least.activationBytes = kLeastBudget;
@@ -203,9 +203,9 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   return error;
 }
 
-/// Plans copies of `step` until a plan fits. Each activation budget is the
-/// previous peak minus the bytes over the limit. Leaves the smallest plan in
-/// `best`. The last attempt plans the lowest peak, whose size an error names.
+/// Plans copies of `step` until a plan fits. Lowers the activation budget after
+/// each attempt by the bytes over the limit. The last attempt minimizes the
+/// peak, which error messages report. Leaves the smallest plan in `best`.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
@@ -231,9 +231,9 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// Returns the budgets to try, in order of their cost in time. In turn, they
-/// give up large workspaces, scratch for whole decoded weights, tables on the
-/// GPU, and the overlap between copies to the host and computation.
+/// Returns the budgets to try, those with the fastest plans first. Step by step
+/// they give up large workspaces, scratch for whole decoded weights, embedding
+/// tables on the GPU, and the overlap of computation and copies to the host.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload = traits.offloadsTables && options.offloadEmbedding == "auto";
@@ -295,8 +295,8 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 }
 
 /// Spends the rest of the limit on frozen weights. If the base is sharded or in
-/// host memory, keeps some stored weights on the device, which then need no
-/// gather. Otherwise keeps some weights decoded.
+/// host memory, keeps some stored weights on the device, which saves gathers.
+/// Otherwise keeps some weights decoded.
 LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   MemoryBudget roomy = chosen;
   const int64_t left = options.memoryLimit - plannedBytes(*best);
@@ -330,7 +330,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  // An error names the smallest plan's size, which must suffice as a limit.
+  // The error reports the smallest plan's size, which must suffice as a limit.
   if (plannedBytes(*best) > options.memoryLimit && !chosen.inOrder) {
     chosen.inOrder = true;
     if (failed(shrink(step, best)))
@@ -365,9 +365,9 @@ static bool keepLargestSteps(ModuleOp module) {
 }
 
 /// Chooses the budget. To save time, first plans only the largest steps, which
-/// determine arena sizes. In a pipeline, also plans only one chunk more than
-/// are in flight. In the rare case that the chosen budget does not fit all
-/// steps and chunks, chooses again with all of them.
+/// determine arena sizes, and in a pipeline only one chunk more than are in
+/// flight. In the rare case that the chosen budget does not fit all steps and
+/// chunks, chooses again with all of them.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
@@ -420,7 +420,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module, PhaseHook afterPhase) {
     return failure();
   if (options.remarks && failed(enableRemarks()))
     return failure();
-  // Run the last two phases with the chosen budget, and show them to the hook.
+  // Run the last two phases with the chosen budget, and call the hook for each.
   for (const Phase &phase : phases().drop_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))
       return failure();

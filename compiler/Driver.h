@@ -33,8 +33,8 @@ public:
   /// Runs all phases to find out whether the model fits the memory limit.
   /// Returns false, without a diagnostic, if no plan fits.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
-  /// Returns the bytes of the smallest plan, after plan() returned false. They
-  /// may be a few percent too large if they are far above the limit.
+  /// Returns the bytes of the smallest plan, after plan() returned false. If
+  /// they are far above the limit, they may be a few percent too large.
   int64_t smallestBytes() const { return smallest; }
 
 private:

@@ -21,10 +21,10 @@ namespace qlora {
 
 inline constexpr llvm::StringLiteral kDecisionsAttr = "train.decisions";
 
-/// Key of a decision made before any pass runs: the layouts of --parallel auto.
+/// Key of the layouts that --parallel auto compared before any pass ran.
 inline constexpr llvm::StringLiteral kLayoutDecision = "layouts";
 
-/// A builder of a dictionary attribute.
+/// Builds a dictionary attribute from keys and values.
 class MetadataBuilder {
 public:
   explicit MetadataBuilder(mlir::MLIRContext *context) : builder(context) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The phase table: from top to bottom, how a model becomes train.so.
+// Builds the pass pipeline of each phase, in order from a model to train.so.
 
 #include "compiler/Pipeline.h"
 
@@ -32,7 +32,7 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
   experts.initA = lora.initA;
   experts.initB = lora.initB;
   pm.addPass(createAttachExpertAdapters(experts));
-  // After the adapters, to detect an adapter on the embedding.
+  // attach-tokens must run last, to detect an adapter on the embedding.
   AttachTokensOptions tokens;
   llvm::append_range(tokens.tokens, options.trainedTokens);
   tokens.modulesToSave = lora.modulesToSave;
@@ -41,7 +41,7 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
 
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
                        const MemoryBudget &) {
-  // Before the adapters, so that only the model's own weights are quantized.
+  // quantize-base must run before adapters are added, which stay unquantized.
   if (!options.quantizedFormat.empty()) {
     QuantizeBaseOptions quantize;
     quantize.format = options.quantizedFormat;
@@ -50,12 +50,12 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
-  // Before the adapters, whose matmuls read x unrounded, and before attach-loss
-  // copies the model.
+  // round-activations must run before adapters are added, whose matmuls read x
+  // unrounded, and before attach-loss copies the model.
   if (options.int8Threshold)
     pm.addPass(createRoundActivations({*options.int8Threshold}));
-  // Before passes that change the model for training, because attach-loss
-  // copies it as the reference model.
+  // attach-loss copies the model as the reference model, so it must run before
+  // passes that change the model for training.
   if (options.objective != "none") {
     AttachLossOptions objective;
     objective.objective = options.objective;
@@ -79,25 +79,25 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   weights.loraPlusRatio = options.loraPlusRatio;
   weights.optimizer = options.optimizer;
   pm.addPass(createMarkTrainable(weights));
-  // Before build-train-step, so that the backward is fused too.
+  // fuse-lora must run before build-train-step, to fuse the backward too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
-  // After all passes that do not depend on the length. Later passes need sizes.
+  // specialize-shapes follows all passes that accept dynamic sequence lengths.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch / options.chunks * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
-  // Before build-train-step, which derives the gradient from the computation of
-  // one rank.
+  // These passes must run before build-train-step, which differentiates the
+  // computation of one rank.
   pm.addPass(createShardMatmuls({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
   if (options.sequenceParallel)
     pm.addPass(createShardSequence());
-  // After the passes that decide which parts of parameters a rank uses. Before
-  // partition-pipeline, so that all stages shard in the same way.
+  // shard-trainable must know which parts of parameters a rank uses, and must
+  // run before partition-pipeline, so that all stages shard in the same way.
   ShardTrainableOptions divide;
   divide.ranks = std::max(options.shards, options.trainedPieces);
   divide.adapters = options.trainedPieces > 1;
@@ -130,7 +130,7 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 // optimize: memory and time, on tensors
 //===----------------------------------------------------------------------===//
 
-/// Adds the passes that see the whole batch. Passes before see only one chunk.
+/// Adds the passes over a whole batch. Earlier passes see only one chunk of it.
 static void buildExchange(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
   UnrollMicroBatchesOptions unroll;
@@ -139,7 +139,7 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
   unroll.parts = options.stageParts;
   unroll.allForwardsFirst = options.allForwardsFirst;
   pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
-  // Buckets are in the order in which gradients finish.
+  // bucket-gradients groups gradients in the order in which they finish.
   BucketGradientsOptions buckets;
   buckets.gradientBuckets = options.isEnabled("bucket-gradients")
                                 ? options.gradientBuckets
@@ -159,15 +159,15 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  // Not under the tightest limits, because round-adapters stores a copy.
+  // round-adapters stores a copy, so the tightest memory budgets omit it.
   if (options.isEnabled("round-adapters") && !budget.onlyPanels &&
       targetTraits(options.target)->roundsBeforeGemms)
     pm.addPass(createRoundAdapters());
-  // Before rematerialize, which must count the encoded sizes.
+  // encode-activations must run before rematerialize counts the encoded sizes.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
-  // Before rematerialize: offloaded values take no device memory, and
-  // recomputed ops can read them. Works on single ops, as rematerialize does.
+  // offload-activations must run before rematerialize, which lets recomputed
+  // ops read offloaded values. Both passes work on single ops.
   if (budget.copiedValues != "none") {
     OffloadActivationsOptions offload;
     offload.values = budget.copiedValues;
@@ -177,7 +177,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
   }
-  // Before fuse-rows, while each value has an op that can be recomputed.
+  // rematerialize must run before fuse-rows, while every value has its own op.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
@@ -185,7 +185,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   remat.profile = options.deviceProfile;
   if (options.isEnabled("rematerialize"))
     pm.addNestedPass<train::StepOp>(createRematerialize(remat));
-  // After recomputation, so that recomputed uses can share a decode.
+  // plan-dequant follows rematerialize: recomputed uses can share a decode.
   PlanDequantOptions dequant;
   dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
                      ? options.dequantizeForm
@@ -194,14 +194,14 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.target = options.target;
   dequant.profile = options.deviceProfile;
   pm.addPass(createPlanDequant(dequant));
-  // After plan-dequant, which decides what is decoded into scratch.
+  // concat-siblings needs plan-dequant's choice of weights decoded to scratch.
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createConcatSiblings());
   if (options.isEnabled("reorder-accumulation") &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createReorderAccumulation());
-  // After all passes that decide where each weight is read, decoded or not.
+  // The next two passes must know where each weight is read, and in which form.
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
   tables.offloadTables = budget.offloadTables;
@@ -214,11 +214,11 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   shards.offloadBase = budget.offloadBase;
   shards.room = budget.stayingBytes;
   pm.addPass(createPlaceFrozenWeights(shards));
-  // After all passes that match single row ops: makes them `model.rows`.
+  // fuse-rows must run after all passes that match the row ops that it merges.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
   pm.addNestedPass<train::StepOp>(createFuseRows(rows));
-  // The order of ops is final now.
+  // schedule-gathers needs the final order of ops.
   if (options.isEnabled("schedule-gathers") && !budget.inOrder)
     pm.addNestedPass<train::StepOp>(createScheduleGathers());
   buildExchange(pm, options, budget);
@@ -233,12 +233,12 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   LowerToProgramOptions lower;
   lower.offloadStates = options.offloadStates;
   pm.addPass(createLowerToProgram(lower));
-  // Before plan-memory, which must include select-kernels' workspaces.
+  // select-kernels adds workspaces, which plan-memory must include.
   SelectKernelsOptions select;
   select.target = options.target;
   select.workspaces = budget.workspaces;
   pm.addPass(createSelectKernels(select));
-  // Before plan-memory, because concurrent commands must not share memory.
+  // plan-memory must know the queues: concurrent commands cannot share memory.
   AssignQueuesOptions queues;
   queues.target = options.target;
   queues.profile = options.deviceProfile;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The order of the passes: a table of phases. Each phase is a short pipeline
-// with the reasons as comments. No other file depends on the order.
+// Defines the phases, each a short pipeline of passes. Pipeline.cpp gives the
+// reasons for the order of the passes; no other file depends on it.
 
 #ifndef QLORA_COMPILER_PIPELINE_H
 #define QLORA_COMPILER_PIPELINE_H
@@ -30,12 +30,12 @@ struct CompileOptions {
   std::string computeType = "bfloat16";
   /// Storage of values that only weight gradients read: auto (exact) or int8.
   std::string loraActivations = "auto";
-  /// Name in kStoredFormats. Weights that are not quantized in the model files
-  /// are quantized to this format; if empty, they are not.
+  /// Format (a name in kStoredFormats) for weights that are not quantized in
+  /// the model files. If empty, these weights stay unquantized.
   std::string quantizedFormat;
   bool quantizeExperts = false; ///< only with a quantizedFormat
-  /// If set, inputs of LLM.int8 matmuls are rounded too, except columns with a
-  /// value of at least this magnitude (0: no exception).
+  /// If set, LLM.int8 matmuls also round their inputs to int8, except columns
+  /// with a value of at least this magnitude (0: no exception).
   std::optional<double> int8Threshold;
   int64_t block = 64; ///< values that share a quantization scale
   bool doubleQuant = false;

@@ -16,7 +16,7 @@ namespace {
 
 using Order = std::vector<uint32_t>;
 
-/// Maximum rectangles that the gap searches of one call visit (about 0.3 s).
+/// Maximum rectangles that one packArena() visits in gap searches (0.3 s).
 constexpr uint64_t kWorkBudget = 150'000'000;
 /// Maximum repacks of improve().
 constexpr int kMaxImprovements = 256;
@@ -165,8 +165,8 @@ Packing Packer::packInTime(bool backwards) const {
     return backwards ? -buffers[i].first : buffers[i].last;
   };
   Order starts = occupied, ends = occupied;
-  // If buffers start together, place the longest-lived lowest. Then the space
-  // above it becomes one contiguous range again soonest.
+  // If buffers start together, place the longest-lived lowest. The space above
+  // it then becomes contiguous again as early as possible.
   std::sort(starts.begin(), starts.end(), [&](uint32_t a, uint32_t b) {
     return std::tuple(first(a), -last(a), -int64_t(buffers[a].bytes), a) <
            std::tuple(first(b), -last(b), -int64_t(buffers[b].bytes), b);
@@ -230,9 +230,9 @@ Order Packer::sortedBy(double (*weight)(const PackedBuffer &)) const {
   return order;
 }
 
-/// Moves the buffers that touch the top to the front of the order and packs
-/// again, kMaxImprovements times or until a packing is low enough. Such buffers
-/// were placed so late that only the top was free.
+/// Moves the buffers that touch the top to the front of the order, because they
+/// were placed so late that only the top was free. Then packs again. Repeats
+/// this up to kMaxImprovements times, or until a packing is low enough.
 void Packer::improve(Order order, Packing current) {
   for (int round = 0; round < kMaxImprovements; ++round) {
     if (current.bytes == UINT64_MAX)

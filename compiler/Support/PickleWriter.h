@@ -49,8 +49,8 @@ public:
   void integer(int64_t value);
   void boolean(bool value);
 
-  /// Names the last object written (a list or dictionary, within the enclosing
-  /// `fill`), so that `recall` writes it again in a few bytes.
+  /// Names the list or dictionary that the enclosing `fill` wrote last, so that
+  /// `recall(name)` can write it again as a reference of a few bytes.
   uint32_t remember();
   void recall(uint32_t name);
 

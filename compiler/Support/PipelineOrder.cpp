@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Simulates all stages to find the order of their turns.
+// Simulates all stages to find the order of their computations and transfers.
 
 #include "compiler/Support/PipelineOrder.h"
 
@@ -12,7 +12,7 @@
 namespace qlora {
 
 namespace {
-/// The forward or the backward of a chunk in one part of a stage.
+/// The forward or the backward of a chunk in one part (virtual stage).
 struct Unit {
   bool isBackward;
   int64_t chunk, part;
@@ -60,9 +60,9 @@ private:
 };
 } // namespace
 
-/// Returns the forwards of a stage in order. With several parts, it computes
+/// Returns the forwards of a stage in order. A stage with several parts runs
 /// its first part for as many chunks as there are stages, then its next part
-/// for the same chunks: by then the first chunk has passed through all stages.
+/// for the same chunks. By then the first chunk has passed through all stages.
 static std::vector<Unit> forwardsOf(const PipelineForm &form) {
   const int64_t run = form.parts == 1 ? form.chunks : form.stages;
   std::vector<Unit> units;
@@ -150,7 +150,7 @@ bool Run::advance(int64_t stage) {
   return true;
 }
 
-/// Returns what `stage` does in the event, or nullopt if it takes no part.
+/// Returns the turn of `stage` in the event, or nullopt if it is not involved.
 std::optional<PipelineTurn> Run::turnOf(const Event &event,
                                         int64_t stage) const {
   using Kind = PipelineTurn::Kind;

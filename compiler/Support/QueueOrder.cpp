@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Computes the order of commands with vector clocks (QueueOrder.h).
+// Implements placeWaits() and spansBeside() with vector clocks.
 
 #include "compiler/Support/QueueOrder.h"
 

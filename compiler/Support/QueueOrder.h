@@ -57,7 +57,7 @@ struct QueueCommand {
   unsigned event = 0; ///< for Record and Wait; Record comes first
 };
 
-/// Positions among the commands, both included.
+/// A range of positions in the list of commands, both ends included.
 struct CommandSpan {
   int64_t first = 0;
   int64_t last = 0;

@@ -144,7 +144,7 @@ void RecomputeLayout::askFor(uint32_t op, uint32_t before,
 }
 
 /// Places the clones of each op before the first readers of its outputs. Starts
-/// at the last forward op, because its clones read outputs of earlier ops.
+/// at the last forward op, because a clone reads outputs of earlier ops.
 void RecomputeLayout::placeClones(const Choice &choice) {
   clones.clear();
   std::fill(clonesBefore.begin(), clonesBefore.end(), kEnd);

@@ -30,7 +30,7 @@ public:
   /// outputs are not needed again is never recomputed.
   using Choice = std::vector<Recompute>;
 
-  /// Lays out the step. All queries below refer to the last call.
+  /// Lays out the step. All queries below refer to the last evaluation.
   void evaluate(const Choice &choice, uint64_t budget = UINT64_MAX);
   /// Lays out the step, but stops and returns false if the peak exceeds
   /// `budget`.
@@ -52,7 +52,7 @@ public:
   /// the backward reads it later.
   bool waitsAtPeak(uint32_t value) const;
 
-  // Properties of the problem, whatever the choice.
+  // Properties of the problem, independent of the choice.
   /// Returns the most bytes that one op reads: no choice has a lower peak.
   uint64_t leastPeak() const;
   uint32_t forwardOps() const { return forwardCount; }
@@ -63,7 +63,7 @@ public:
   uint32_t makerOf(uint32_t value) const { return makers[value]; }
   /// True if an op of the backward reads the value, not counting clones.
   bool isRead(uint32_t value) const { return isReadByBackward[value]; }
-  /// True if a backward op brings the value back.
+  /// True if a backward op brings the value back from host memory.
   bool isBroughtBack(uint32_t value) const {
     return broughtBy[roots[value]] != kNoOp;
   }
@@ -89,8 +89,8 @@ private:
     /// Pairs of an index in `reads` and an index in `writes`.
     std::vector<std::pair<uint32_t, uint32_t>> ties;
     std::vector<Source> sources;
-    /// The first op of the backward that reads an output of this op, as a list
-    /// of at most one; and the first such op of each zone.
+    /// The first backward op that reads an output of this op (a list of at most
+    /// one), and the first such op of each zone.
     std::vector<uint32_t> first, firstPerZone;
   };
   struct Clone {

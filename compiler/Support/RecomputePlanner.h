@@ -98,8 +98,8 @@ struct RecomputeOp {
   /// The outputs are views of the only input. A view costs nothing. It is kept
   /// or recomputed together with the op that makes the input.
   bool isView = false;
-  /// The output reuses the memory of the input, of the same size, if the input
-  /// is not read later. If several ties are possible, the first one is used.
+  /// An output that reuses the memory of an input of the same size, if nothing
+  /// reads the input later. If several ties are possible, the first is used.
   struct Tie {
     uint32_t input, output;
   };
@@ -116,9 +116,9 @@ struct RecomputeProblem {
 };
 
 struct RecomputePlan {
-  /// Per op: the backward ops that it is recomputed before, in order. Clones
-  /// before the same op are in the order of their ops. A reader uses the latest
-  /// clone of the op that makes its operand.
+  /// Per op: the backward ops before which a clone of it is placed, in order.
+  /// Clones before the same op are in the order of their ops. A reader uses the
+  /// latest clone of the op that makes its operand.
   std::vector<std::vector<uint32_t>> before;
   uint64_t peakBytes = 0;
   double seconds = 0; ///< total time of recomputed ops

@@ -250,8 +250,8 @@ bool RecomputeSearch::exchangeOne(Choice &choice, uint64_t budget) {
   return isFaster;
 }
 
-/// Keeps an expensive op's values and drops a cheaper op's, for cases in which
-/// no single change helps.
+/// Keeps the values of an expensive op and drops those of a cheaper op, for
+/// cases in which no single change helps.
 bool RecomputeSearch::exchangeTwo(Choice &choice, uint64_t budget) {
   pricesWhole = false;
   for (uint32_t kept : heads)

@@ -33,7 +33,7 @@ public:
   /// reduces the bytes over the budget. No choice is changed to recompute more
   /// often than `most`.
   void descend(Choice &choice, uint64_t budget, Recompute most);
-  /// Exchanges kept values within the budget while that saves time.
+  /// Exchanges kept and dropped values within the budget while that saves time.
   void improve(Choice &choice, uint64_t budget);
 
   /// Limits the total work of descend() and improve() from here on.
@@ -73,13 +73,13 @@ private:
 
   const RecomputeProblem &problem;
   RecomputeLayout layout;
-  /// Per head: the forward ops that its choice applies to.
+  /// Per head (RecomputeLayout::headOf): the forward ops with its choice.
   std::vector<std::vector<uint32_t>> groups;
   std::vector<uint32_t> heads; ///< ops that are their own head
   /// Per op: true while its choice is fixed, and the others adapt to it.
   std::vector<bool> pinned;
-  /// Which bytes lower() counts for a value: all of them, or at most those that
-  /// are over the budget. Each variant is better in some cases.
+  /// If true, lower() prices a value by all bytes that dropping it frees, else
+  /// by at most the bytes over the budget. Each variant is sometimes better.
   bool pricesWhole = true;
   uint64_t target = 0; ///< price() counts freed bytes only down to this peak
   Recompute mostTimes = Recompute::PerZone;

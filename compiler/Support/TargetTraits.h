@@ -28,9 +28,9 @@ struct TargetTraits {
   /// Some kernels become faster with large workspaces (`ROOMY` and `TUNE` in
   /// Kernels.def).
   bool hasRoomyKernels = false;
-  /// Tables that are read by rows may stay in host memory.
+  /// Embedding tables, which are read by rows, may stay in host memory.
   bool offloadsTables = false;
-  /// Byte alignment of the workspaces of library kernels.
+  /// Alignment, in bytes, of the workspaces of library kernels.
   int64_t workspaceAlignment = 64;
 };
 

@@ -46,8 +46,8 @@ void WordTable::row(const std::vector<std::string> &words) {
   ++count;
 }
 
-/// Encodes numbers in base 64: reading them in decimal would take the assembler
-/// longer than the compiler takes to compute them.
+/// Encodes numbers in base 64, because the assembler is slow at decimals: it
+/// would take longer to read them than the compiler takes to compute them.
 std::string WordTable::str() const {
   std::string text = fmt::format(".balign 16\n{}:\n{}", label, lines);
   if (!numbers.empty())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Constant tables as assembler text, one line per row. Numbers are packed into
-// 64-bit little-endian words, so that a table of 60,000 rows assembles in a
-// fraction of a second.
+// Constant tables as assembler text. Numbers are packed into 64-bit
+// little-endian words and written in base 64, so that a table of 60,000 rows
+// assembles in a fraction of a second.
 
 #ifndef QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H
 #define QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H

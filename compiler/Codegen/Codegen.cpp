@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The steps of code generation, in order.
+// Prints and compiles the kernels, emits the tables, and links train.so.
 
 #include "compiler/Codegen/Codegen.h"
 
@@ -17,7 +17,7 @@
 using namespace mlir;
 using namespace qlora;
 
-/// Returns the text of a kernel without its name.
+/// Returns a kernel's text with a fixed name, to compare it with other kernels.
 static std::string contentsOf(program::KernelOp kernel) {
   OwningOpRef<program::KernelOp> copy = kernel.clone();
   copy->setSymName("kernel");

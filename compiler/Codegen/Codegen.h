@@ -37,9 +37,9 @@ struct CodegenOptions {
 /// an unknown target.
 const KernelSpelling *spellingOf(llvm::StringRef target);
 
-/// Writes all generated kernels, in module order, as one source file with the
-/// `#include` that kernels need. The same module gives the same text. Errors
-/// are diagnostics of the kernel op.
+/// Writes all generated kernels, in module order, as one source file that
+/// includes the header they need. The output is deterministic. Errors are
+/// diagnostics of the kernel op.
 llvm::LogicalResult printKernels(mlir::ModuleOp module,
                                  const KernelSpelling &spelling,
                                  llvm::raw_ostream &stream);

@@ -125,7 +125,7 @@ LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   return success();
 }
 
-/// Adds the launch's operands in the kernel's order, absent ones included.
+/// Adds the launch's operands, including absent ones, in the kernel's order.
 LogicalResult CommandTables::addLaunch(LaunchOp op) {
   uint32_t first = operands.size();
   unsigned next = 0;

@@ -14,18 +14,18 @@ using namespace qlora;
 /// Text of runtime/Kernels/Rows.h, with the text of its includes inserted.
 extern const char qloraKernelPrelude[];
 
-/// Maximum number of units, which are compiled at the same time.
+/// Maximum number of units. All units are compiled in parallel.
 static constexpr size_t kParallel = 2;
-/// Minimum bytes of a unit. Less text compiles faster than clang starts.
+/// Minimum bytes of a unit. Smaller units compile faster than clang starts.
 static constexpr size_t kMinUnitBytes = 16 << 10;
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
           // With AVX-512, the default of 256 bits would be half as fast.
           "-mprefer-vector-width=512",
-          // The kernel text must decide every rounding.
+          // Fix every rounding in the kernel text, not in the compiler.
           "-ffp-contract=off", "-fno-math-errno",
-          // Export one symbol, import none, and depend on no machine.
+          // Export one symbol, import none, and depend on no build machine.
           "-fPIC", "-fvisibility=hidden", "-ffreestanding", "-fno-exceptions",
           "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-ident",
           "-fno-stack-protector", "-w", "-c"};

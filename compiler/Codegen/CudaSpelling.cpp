@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA C++: a block of threads computes a wide row, a warp a narrow one. In
-// each iteration, neighbouring threads read neighbouring columns. A thread
-// stores only columns that it has loaded, so a result may overwrite an operand.
+// CUDA C++: a block of threads computes a wide row, a warp computes a narrow
+// row. In each iteration, neighbouring threads read neighbouring columns. A
+// thread stores only columns that it loaded, so a result may alias an operand.
 //
 //   for (int c = threadIdx.x * 8; c < 4096; c += 4096) {
 //     const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);  // 16 bytes
@@ -80,8 +80,8 @@ private:
 KernelGeometry CudaSpelling::geometry(int64_t columns) const {
   if (isWarps(columns))
     return {uint32_t(kWarp) * kWarpsPerBlock, kWarpsPerBlock};
-  // Use the fewest threads that need no more iterations than kMaxThreads would.
-  // Then the fewest threads are idle in the last iteration.
+  // Use the fewest threads that need no more iterations than kMaxThreads would,
+  // so that as few threads as possible are idle in the last iteration.
   auto turns = [&](int64_t threads) {
     int64_t step = threads * kColumnsPerThread;
     return (columns + step - 1) / step;
@@ -177,7 +177,7 @@ Statements CudaSpelling::loop(const ColumnLoop &loop) const {
   if (loop.lanes > 1)
     first += fmt::format(" * {}", loop.lanes);
   const int64_t step = loop.lanes * threadsOfRow(loop.rowColumns);
-  // Do not unroll: enough loads are in flight; more loads need more registers.
+  // Do not unroll: more loads in flight gain nothing and need more registers.
   if (loop.lanes > 1 && loop.columns > step)
     appendStatement(lines, 0, "QLORA_ROLL");
   // Print a single iteration without a loop, because nvcc keeps the loop.

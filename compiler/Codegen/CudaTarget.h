@@ -2,11 +2,11 @@
 
 // `--target cuda`: units of CUDA C++, compiled by nvcc for every architecture.
 //
-// Unit 0 has the generated kernels. Each hand-written file of
-// runtime/Kernels/Cuda/Device is one more unit. A unit is compiled once per
-// architecture, with at most one process per core. The cache key is its text,
-// the flags and the compiler's version. The texts include no CUDA header, so
-// ptxas takes most of the compile time.
+// Unit 0 contains the generated kernels. Each hand-written file of
+// runtime/Kernels/Cuda/Device is another unit. Each unit is compiled once per
+// architecture, with at most one process per core. The cache key consists of
+// the unit's text, the flags and the compiler's version. Units include no CUDA
+// header, so ptxas takes most of the compile time.
 
 #ifndef QLORA_COMPILER_CODEGEN_CUDATARGET_H
 #define QLORA_COMPILER_CODEGEN_CUDATARGET_H
@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-/// One GPU architecture, or PTX for all later ones.
+/// One GPU architecture (cubin), or PTX for it and all later architectures.
 struct CudaArch {
   uint32_t number = 0; ///< 10 * major + minor
   qlora_image_kind kind = QLORA_IMAGE_CUBIN;

@@ -82,7 +82,7 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(
         wordOf(static_cast<uint32_t>(low), static_cast<uint32_t>(high)));
   };
-  // The parts' names follow the parameter's name, with a NUL before each.
+  // The names of the parts follow the parameter's name, each after a NUL.
   std::string name = op.getName().str();
   ArrayAttr parts = op.getPartsAttr();
   if (parts)

@@ -14,7 +14,7 @@ using namespace qlora;
 /// the printed text, so the result does not depend on the CPU's vector width.
 static constexpr int64_t kLanes = 16;
 
-/// Widest row that is kept in an array: 32 KiB of stack per value.
+/// Widest row that is stored in an array: 32 KiB of stack per float array.
 static constexpr int64_t kMaxArrayColumns = 8192;
 
 namespace {

@@ -44,7 +44,7 @@ private:
 /// Compiler commands. A command whose output is cached does not run.
 class CachedCommands {
 public:
-  /// `cache` must outlive the commands.
+  /// Borrows `cache`, which must outlive this object.
   explicit CachedCommands(const KernelCache &cache) : cache(cache) {}
 
   /// Adds a command that writes `file`. `input` is everything that determines

@@ -23,7 +23,7 @@ std::string qlora::functionName(KernelOp kernel) {
   return name + "_kernel";
 }
 
-/// Checks the body for everything that can be refused before printing.
+/// Rejects a body that cannot be printed, as far as that is known beforehand.
 static LogicalResult checkBody(KernelOp kernel) {
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns(), turned = 0;

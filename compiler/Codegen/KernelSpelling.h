@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// How a printed kernel is spelled in one dialect of C++. KernelFunction.cpp
+// The syntax of printed kernels in one dialect of C++. KernelFunction.cpp
 // decides what each loop computes. All differences between host C++ and CUDA
-// C++ are here, so a second target is a second KernelSpelling.
+// C++ are here, so another target only needs another KernelSpelling.
 //
 // Statements may use `row` (the row being computed) and `c` (a column of it).
 // They are complete lines without indentation.
@@ -56,8 +56,8 @@ struct KernelSpelling {
 
   /// Returns the launch geometry for rows of `columns` elements.
   virtual KernelGeometry geometry(int64_t columns) const = 0;
-  /// Returns the geometry for the kernel's comment, to be appended to "rows of
-  /// 64 columns": empty, or starting with a comma.
+  /// Returns the geometry for the comment above a kernel, as a suffix of "rows
+  /// of 64 columns": empty, or starting with a comma.
   virtual std::string geometryText(int64_t columns) const = 0;
   /// Returns how many row arrays (rowArray()) a kernel may have.
   virtual int64_t maxRowArrays(int64_t columns) const = 0;
@@ -70,14 +70,14 @@ struct KernelSpelling {
   virtual int64_t lanes(int64_t columns, int64_t rowColumns,
                         int64_t aligned) const = 0;
 
-  /// Returns the file that a source with kernels includes.
+  /// Returns the header that a source file with kernels includes.
   virtual std::string include() const = 0;
   /// Returns the type of a file-scope array of constants, without the `*`.
   virtual std::string tableType() const = 0;
-  /// Returns the function up to its opening brace.
+  /// Returns the function's signature up to its opening brace.
   virtual Statements signature(std::string_view name,
                                int64_t columns) const = 0;
-  /// Returns a field of the function's argument: "args->step" for "step".
+  /// Returns a field of the kernel's arguments: "args->step" for "step".
   virtual std::string argument(std::string_view field) const = 0;
   /// Returns the lines before the code for one row. They declare `row`.
   virtual Statements beginRows(int64_t columns) const = 0;
@@ -104,16 +104,16 @@ struct KernelSpelling {
   /// Returns the C++ type of a pointer to elements of `dtype`; const unless
   /// `isResult`.
   std::string pointerType(qlora_dtype dtype, bool isResult) const;
-  /// Return C++ that loads element `index` of `pointer` as a float, or stores a
-  /// float there.
+  /// Returns C++ that loads element `index` of `pointer` as a float. store()
+  /// returns C++ that stores the float `value` there.
   std::string load(qlora_dtype dtype, std::string_view pointer,
                    std::string_view index) const;
   std::string store(qlora_dtype dtype, std::string_view pointer,
                     std::string_view index, std::string_view value) const;
   /// True if one load can cover several elements of this type.
   static bool hasLanes(qlora_dtype dtype) { return dtype != QLORA_DTYPE_I32; }
-  /// Return C++ that loads several elements, from `index` on, into the variable
-  /// `name`, or that stores them from it.
+  /// Returns C++ that loads the elements from `index` on into variable `name`.
+  /// storeLanes() returns C++ that stores `name` to these elements.
   std::string loadLanes(qlora_dtype dtype, std::string_view name,
                         std::string_view pointer, std::string_view index,
                         int64_t lanes) const;
@@ -124,8 +124,8 @@ struct KernelSpelling {
 
 /// Host C++ for `--target cpu`.
 const KernelSpelling &hostSpelling();
-/// CUDA C++ for `--target cuda`. A block computes a wide row, a warp a narrow
-/// one.
+/// CUDA C++ for `--target cuda`. A block computes a wide row, a warp computes a
+/// narrow row.
 const KernelSpelling &cudaSpelling();
 
 /// Appends `text` after `indent` spaces, as one line.

@@ -43,8 +43,8 @@ public:
   llvm::FailureOr<std::string> table(model::RowConstantOp op);
   /// Returns the name of a step block field, declared as `type`.
   std::string stepField(const char *type, llvm::StringRef field);
-  /// Returns a scalar (f32 or i1) as a name or literal. Its declaration is
-  /// placed where it is evaluated least often.
+  /// Returns a scalar (f32 or i1) as a name or literal. Declares it outside the
+  /// row loop if it is the same in every row.
   llvm::FailureOr<std::string> scalar(mlir::Value value);
 
   /// Adds lines to the row loop.

@@ -37,8 +37,8 @@ bool LoopPrinter::turnsPart() const {
   return turned && turned < text.getColumns();
 }
 
-/// If only the first R columns rotate, the pairs are c and c + R/2 for c < R/2.
-/// The remaining columns are split in two halves, whose columns are paired.
+/// If only the first R columns rotate, columns c and c + R/2 form a pair for
+/// c < R/2. The remaining columns are paired in the same way.
 std::string LoopPrinter::firstColumn(Half half) const {
   int64_t middle = text.getColumns() / 2;
   if (turnsPart()) {
@@ -55,8 +55,8 @@ std::string LoopPrinter::column(Half half) const {
 }
 
 /// Uses lanes except in two cases. With row arrays, the lanes of neighbouring
-/// threads would conflict in the banks of shared memory. If only some columns
-/// rotate, a thread's columns are not consecutive.
+/// threads would cause bank conflicts in shared memory. If only some columns
+/// rotate, the columns of a thread are not consecutive.
 void LoopPrinter::chooseLanes() {
   loop.rowColumns = text.getColumns();
   loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
@@ -90,9 +90,9 @@ void LoopPrinter::countUses(Value value, Half half) {
 
 static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 
-/// Returns C++ for a random number. With lanes, the loop draws the words of all
-/// lanes before its body, and the result is the current lane's word, which
-/// qlora_unit converts to the number.
+/// Returns C++ for a random number. With lanes, the loop draws the random words
+/// of all lanes before its body. The result is then the current lane's word,
+/// which qlora_unit converts to a float.
 std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   std::string seed = text.stepField("uint64_t", "seed");
   std::string microBatch = text.stepField("uint64_t", "micro_batch");

@@ -41,7 +41,7 @@ uint64_t RowOperand::skippedBytes(uint64_t bytes) const {
   if (kind != MapKind::Full)
     return 0;
   uint64_t size = dtypeBits(dtype) / 8;
-  // The buffer ends with its last row: no gap follows that row.
+  // The buffer ends with its last row, so the last gap is not part of it.
   return bytes / (stride * size) * (stride - width) * size;
 }
 

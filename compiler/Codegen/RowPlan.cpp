@@ -34,7 +34,7 @@ private:
 
 } // namespace
 
-/// True if the op costs more than a store and a load of an array.
+/// True if computing the op costs more than storing and loading its result.
 bool RowPlanner::isExpensive(Operation *op) const {
   if (isa<math::RsqrtOp, RowRandomOp, RowSigmoidOp>(op))
     return !areQuick;
@@ -70,8 +70,8 @@ void RowPlanner::collectReductions(Value value, DenseSet<Value> &seen) {
   }
 }
 
-/// Keeps `value` in an array if an earlier loop has evaluated it and an array
-/// is free. Returns whether it is kept.
+/// Stores `value` in an array if an earlier loop has evaluated it and an array
+/// is free. Returns whether `value` is in an array.
 bool RowPlanner::keep(Value value, unsigned loop) {
   unsigned first = firstLoop.try_emplace(value, loop).first->second;
   if (first == loop)

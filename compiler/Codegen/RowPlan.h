@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The column loops of a kernel. By default each loop recomputes the row values
-// that it needs from the operands, so the plan only assigns work to loops.
+// The column loops of a kernel. By default, each loop recomputes the row values
+// that it needs from the operands, so the plan only assigns ops to loops.
 //
 //   %s = model.row_sum %x2        loop 0: sum of x * x
 //   %d = model.row_sum %xw        loop 0: sum of x * w, ready at the same time
@@ -12,7 +12,7 @@
 // The last loop stores the results. A value that is expensive (exp, sin,
 // division, ...) and that a later loop needs again is kept in an array with one
 // float per column. A loop with `model.row_rotate` handles the two exchanged
-// columns together, c and c + C/2, so that each operand is read only once. If
+// columns c and c + C/2 in one iteration, to read each operand only once. If
 // only `width` columns rotate, they are paired as c and c + width/2, and the
 // remaining columns form pairs of their own.
 

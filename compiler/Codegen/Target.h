@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The interface of a target in code generation. Everything else is shared.
+// The target-specific part of code generation.
 
 #ifndef QLORA_COMPILER_CODEGEN_TARGET_H
 #define QLORA_COMPILER_CODEGEN_TARGET_H

@@ -104,7 +104,7 @@ static Status runCommand(const Command &command, const std::string &output) {
     return Status::ok();
   const StatusOr<std::string> text = readWholeFile(output);
   const StringRef lines = text.isOk() ? StringRef(text.value()) : StringRef();
-  // Keep the first lines only: they name the cause.
+  // Report only the first lines, which name the cause.
   size_t end = lines.find('\n', std::min<size_t>(lines.size(), 400));
   return Status::error(
       StatusCode::kInternal, "{} failed ({}): {}", command.front(),

@@ -46,8 +46,8 @@ StatusOr<std::string> findTool(const std::vector<std::string> &names,
 StatusOr<std::string> readCommand(const Command &command);
 
 /// Runs the commands, at most `parallel` at a time, and waits for all. Returns
-/// the error of the first command, in order, that failed. Calls `progress` with
-/// the number of ended commands, one call at a time, from any thread.
+/// the error of the first failed command in list order. Calls `progress` with
+/// the number of finished commands, one call at a time, from any thread.
 Status runCommands(const std::vector<Command> &commands, unsigned parallel,
                    const ProgressListener &progress = {});
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The arithmetic of bitsandbytes' LLM.int8 matmul (MatMul8bitLt, forward;
-// Dettmers et al., 2022), bit-identical to its CPU ops. The CPU and CUDA
-// kernels and the tests' reference share it.
+// Dettmers et al., 2022). Bits equal those of its CPU ops, except for the order
+// of the f32 sum over outliers. The CPU and CUDA kernels and the tests'
+// reference share it.
 //
 //   x' = float16(x)
 //   a column is an outlier where |x'| >= threshold in any row
@@ -13,9 +14,8 @@
 //               + x[i, outliers] . W[j, outliers], rounded again
 //
 // where W = codes * scale / 127, rounded to x's type. The integer sum is exact,
-// so the first two lines of y give the same bits everywhere. The order of the
-// f32 sum over outliers differs from bitsandbytes'. A NaN, or an infinity that
-// is not an outlier, makes its row of y NaN.
+// so the first two lines of y give the same bits everywhere. A NaN, or an
+// infinity that is not an outlier, makes its row of y NaN.
 //
 // Include Rows.h first, or on a GPU the definitions of its functions.
 

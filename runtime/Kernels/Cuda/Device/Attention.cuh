@@ -86,9 +86,9 @@ struct AttentionPlace {
   int first; ///< index of the first row
 };
 
-/// Returns the place of this block, for parts of `width` dimensions. The last
-/// queries and the first keys come first, because they have the most work.
-/// Advances shape.segments to the block's sequence.
+/// Returns the place of this block, for parts of `width` dimensions. Blocks
+/// of the last queries or first keys come first, because they have the most
+/// work. Advances shape.segments to the block's sequence.
 QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
                                     bool isReversed) {
   const int parts = (shape.dim + width - 1) / width;

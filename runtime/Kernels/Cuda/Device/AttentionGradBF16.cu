@@ -23,7 +23,7 @@ template <int Width> struct GradientTiles {
   HalfTile<kColumns, Width> right[2];
 };
 
-/// Replaces dot products by P and by dS, which is not yet times the scale.
+/// Replaces dot products by P and dS. dS is not yet multiplied by the scale.
 template <bool AreRowsQueries>
 QLORA_DEVICE void
 differentiate(const AttentionShape &shape, const GradientRows &rows,
@@ -187,7 +187,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 // dQ -------------------------------------------------------------------------
 
 /// Waits for a tile of keys and processes it; begins to copy the next tile. The
-/// product with v comes first, because v is used only once.
+/// product with v comes first, so that v's buffer is free early.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
                           const AttentionShape &shape, const GradientRows &rows,

@@ -3,11 +3,9 @@
 // Included by all of this project's CUDA kernels, generated or hand-written:
 // element types, and sums over a warp and over a block.
 //
-// Compiled by nvcc, and by the host compiler for tests, so it includes no CUDA
-// header. It uses only these CUDA language features: __global__, __device__,
-// __shared__, __launch_bounds__, __restrict__, __grid_constant__, threadIdx.x,
-// blockIdx.x, blockDim.x, gridDim.x, __syncthreads, __shfl_xor_sync, __fmul_rn,
-// __fadd_rn, and vectors of 8 and 16 bytes defined here. TensorCore.cuh adds
+// nvcc compiles it, and the host compiler does for tests, so it includes no
+// CUDA header. Kernels may use only the CUDA keywords, variables and functions
+// that tests/cuda/HostCuda.h defines for the host. TensorCore.cuh adds
 // instructions.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH

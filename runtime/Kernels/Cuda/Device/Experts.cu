@@ -52,7 +52,7 @@ QLORA_DEVICE bool isBetter(float a, float b) {
   return a > b || (b != b && a == a);
 }
 
-/// Selects the experts with the largest logits, sorted, largest first.
+/// Selects the experts with the largest logits, in descending order.
 template <typename Logits>
 QLORA_DEVICE void choose(const RouterRow<Logits> &row, int32_t *choices) {
   int64_t count = 0;

@@ -210,7 +210,7 @@ QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
 }
 
 /// One block per row. The block of an id's first row adds all rows with that
-/// id, in the order of a single thread.
+/// id, in row order.
 template <typename DOut>
 QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
                                 unsigned (&matches)[kRowThreads / 32]) {

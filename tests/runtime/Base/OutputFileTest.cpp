@@ -30,8 +30,7 @@ TEST(OutputFile, SaysWhatIsMissing) {
   // other disks.
   EXPECT_TRUE(status.message().ends_with(" bytes; free some space"));
   EXPECT_EQ(all, 2 * size);
-  // The message names at least the bytes that would be missing on an empty disk
-  // of this size.
+  // Even an empty disk of this size would lack at least `size` bytes.
   EXPECT_GE(missing, size);
   EXPECT_LE(missing, 2 * size);
 }

@@ -159,8 +159,8 @@ TEST_P(CudnnPlans, GradientOfShortSequences) {
   expectPlan(planGradient({1, 128, 4, 4, 80, 20, false}));
 }
 
-/// Only engines for Hopper accept a mask that cuDNN does not recognize as a
-/// known pattern.
+/// cuDNN recognizes some masks. For any other mask, only engines for Hopper
+/// work.
 TEST_P(CudnnPlans, GradientWithSegments) {
   const auto made = planGradient({2, 384, 9, 3, 64, 100, true});
   if (GetParam().arch == 90)

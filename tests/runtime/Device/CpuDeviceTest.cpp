@@ -115,7 +115,7 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   }
 }
 
-/// The shard index that the kernel keepShard() received.
+/// The shard index that the kernel keepShard() received last.
 std::atomic<uint32_t> seenShard = 0;
 void keepShard(const qlora_kernel_args *args, int64_t, int64_t) {
   seenShard = args->step->shard;

@@ -23,7 +23,8 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
       ASSERT_TRUE(run(kDemoAccumulate).isOk());
       ASSERT_TRUE(run(kDemoUpdate, 1).isOk());
     }
-    // The second rank has the same gradients.
+    // The fake all-reduce doubles gradients, as a second rank with equal
+    // gradients.
     for (size_t i = 0; i < 16; ++i)
       EXPECT_EQ((*read(kDemoTrainable))[i],
                 1 - 4 * 2 * (static_cast<float>(i) + 1));

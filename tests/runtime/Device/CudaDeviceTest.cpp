@@ -255,7 +255,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
             "driver for CUDA 13.0 (580.65 or newer), but the installed driver "
             "is for CUDA 12.8; update the driver, or compile the model with an "
             "nvcc of CUDA 12.8 or older");
-  // The driver reports PTX that is too new for it.
+  // The driver rejects PTX that is too new for the driver.
   EXPECT_EQ(refused(13000, 103), "");
   fake::machine.failing = "moduleLoadData";
   fake::machine.error = kCudaUnsupportedPtx;

@@ -193,7 +193,7 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   gpus.reset();
   EXPECT_EQ(group.calls["commFinalize"], 3);
   EXPECT_EQ(group.used.back(), fake::communicator());
-  // Without fsdp, and with all ranks in one tensor-parallel group.
+  // Connects without fsdp, with all ranks in one tensor-parallel group.
   fake::newNccl();
   SingleRank alone;
   gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor},

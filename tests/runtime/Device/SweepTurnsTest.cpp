@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which entries of a sweep's runs execute together, and which in turn.
+// Tests which entries of a sweep's runs execute together, and which in turn.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which kernels a user may disable.
+// Tests which kernels a user may disable.
 
 #include "runtime/Module/LaunchRequest.h"
 

@@ -53,7 +53,7 @@ TEST(Stages, AreThoseOfTheirRanks) {
   }
 }
 
-/// A parameter of another stage is found by the name that it has in the model.
+/// A parameter of another stage is found by its name in the model.
 TEST(Stages, HaveTheParametersOfOneModel) {
   DemoTables first, second;
   second.parameters[0].name = "demo.other";

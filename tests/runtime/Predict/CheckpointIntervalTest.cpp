@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The suggested interval between checkpoints, which loses the least time, and
-// the message that suggests it.
+// The suggested interval between checkpoints loses the least time. Also tests
+// the message with the suggestion.
 
 #include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/NullRun.h"
@@ -50,7 +50,7 @@ TEST_F(CheckpointIntervals, LoseTheLeast) {
   EXPECT_LE(lost(steps), lost(steps - 2));
 }
 
-/// The interval is at least the time that writing a checkpoint takes.
+/// The interval is at least the time to write a checkpoint.
 TEST_F(CheckpointIntervals, AreNotShorterThanAWrite) {
   const CheckpointInterval found = of(0.01);
   EXPECT_NEAR(found.writeSeconds, 10, 0.1);

@@ -24,7 +24,6 @@ DeviceProfile gpu() {
   return device;
 }
 
-/// A CPU that copies 1 GB/s.
 DeviceProfile cpu() {
   DeviceProfile device;
   device.copyGbps = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The work of a command, with which a profile compares the command's time.
+// The predicted work of a command, for comparison with its measured time.
 
 #include "runtime/Predict/CommandMetadata.h"
 #include "tests/runtime/DemoTables.h"

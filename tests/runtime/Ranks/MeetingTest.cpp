@@ -296,8 +296,8 @@ TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   EXPECT_EQ(ended.texts.at(1), "met");
 }
 
-/// A rank 0 that was stopped, but whose port still accepts connections, is not
-/// reported as another program.
+/// If rank 0 is stopped while its port still accepts connections, the error
+/// does not blame another program.
 TEST(Meeting, AStoppedRankZeroIsNotAnotherProgram) {
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();

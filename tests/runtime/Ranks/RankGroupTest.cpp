@@ -86,8 +86,8 @@ static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
           {QLORA_GROUP_EP, expertRanks}};
 }
 
-/// Members of every group that contains rank 5 of 8, or rank 1 of a smaller
-/// job.
+/// Members of every group that contains rank 5 of 8. In smaller jobs, tests the
+/// groups of rank 1.
 TEST(RankGroup, EveryAxisHasItsRanks) {
   struct Case {
     int size;

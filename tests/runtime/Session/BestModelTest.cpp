@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The best evaluation and early stopping, by the rules of transformers'
+// The best evaluation and early stopping, with the rules of transformers'
 // EarlyStoppingCallback.
 
 #include <gtest/gtest.h>

@@ -52,7 +52,8 @@ TEST_F(ContextRanks, StopTogether) {
   stopOneOfTwo(QLORA_UNIGRAM_CONTEXT_MODULE);
 }
 
-/// A step's sums count each rank of a context-parallel group once.
+/// The sums of a step count each label once, although its sequence has two
+/// ranks.
 TEST_F(ContextRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2");

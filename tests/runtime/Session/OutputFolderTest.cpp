@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Which folders a run may use for output, and that no other run uses the same
-// folder.
+// Tests which folders a run may use for output, and that no two runs use the
+// same folder.
 
 #include "runtime/Session/OutputFolder.h"
 

@@ -79,7 +79,7 @@ TEST_F(Pipeline, IsShownOnTheNullDevice) {
   const ProcessOutput output =
       run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  // The second stage's base is larger.
+  // The second stage has more frozen weights.
   EXPECT_THAT(output.out, HasSubstr("data and pipeline parallel, 2 stages; "
                                     "stage 1: one shared base (128 B)"));
   EXPECT_THAT(output.out, HasSubstr("plans of stages: 0 "));

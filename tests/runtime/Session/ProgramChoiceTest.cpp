@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which of several plans a GPU gets, and which programs may be used together.
+// Tests which of several plans a GPU gets, and which programs work together.
 
 #include "runtime/Session/ProgramChoice.h"
 

@@ -189,8 +189,8 @@ TEST_F(RunIdentity, IsKeptInItsFolderAndNewInAnother) {
   EXPECT_NE(runOf("onward/checkpoint-6"), id);
   resume("onward", "7", "latest");
   EXPECT_EQ(runOf("onward/checkpoint-7"), runOf("onward/checkpoint-6"));
-  // After resuming from an earlier checkpoint, later checkpoints no longer
-  // belong to the run.
+  // After the run resumes from an earlier checkpoint, its later checkpoints no
+  // longer belong to it.
   resume("out", "4", at("out/checkpoint-3"));
   EXPECT_FALSE(fs::exists(at("out/checkpoint-5")));
   EXPECT_EQ(runOf("out/checkpoint-5.replaced"), id);

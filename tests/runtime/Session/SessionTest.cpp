@@ -341,7 +341,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   ASSERT_EQ(first.exitCode, 0) << first.errors;
   EXPECT_EQ(metrics("out\xff").size(), 5u); // four steps, and the end
 
-  // The recorded settings have the right names.
+  // The recorded settings contain the exact file names.
   const std::string settings = output + "/config.resolved.yaml";
   Options options;
   EXPECT_EQ(options.applyYaml(settings).message(), "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which differences between runs are significant, and which are noise.
+// Tests which differences between runs are significant, and which are noise.
 
 #include "runtime/Watch/RunComparison.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The log's state in a checkpoint, with which a resumed run continues.
+// A checkpoint has the log's state, so that a resumed run continues the log.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which rank is reported as slow, when, and how often.
+// Tests which rank is reported as slow, when, and how often.
 
 #include <gtest/gtest.h>
 

@@ -23,7 +23,6 @@ inline constexpr const char *kWeight = "model.layers.0.mlp.down_proj.weight";
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// A module of one frozen parameter, and the result of filling it.
 class OneParameter {
 public:
   OneParameter(const char *name, std::vector<int64_t> shape,

@@ -286,7 +286,7 @@ TEST(Parameters, InitsByKindSeedAndName) {
   tables.parameters[1].init = QLORA_INIT_GAUSSIAN;
   const std::vector<float> gaussian = initial(tables, 7);
   EXPECT_NE(gaussian, kaiming);
-  // The same random numbers, with a standard deviation of 1 instead of 1 /
+  // Uses the same random numbers, but a standard deviation of 1 instead of 1 /
   // rows.
   tables.parameters[1].init = QLORA_INIT_NORMAL;
   const std::vector<float> normal = initial(tables, 7);

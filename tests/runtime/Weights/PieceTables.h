@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters, which ranks have either unsharded or as fsdp
+// A module of frozen parameters. Ranks have unsharded parameters or fsdp
 // shards.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Keys of quantized bases: they differ if the layout or a file differs, and
-// only then.
+// Cache keys of quantized weights: they differ if and only if the layout or a
+// file differs.
 
 #include "runtime/Weights/QuantizedBase.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which tensors can be split into slices (tp shards).
+// Tests which tensors can be split into slices (tp shards).
 
 #include "runtime/Weights/Slices.h"
 

@@ -80,7 +80,7 @@ TEST(StoredFormats, AreTheNumbersOfTheirDefinition) {
   }
 }
 
-/// Only config.json says which convention of zero points a file uses.
+/// Only config.json states the file's convention of zero points.
 TEST(StoredFormats, HaveZeroPointsAsTheyAreInGptq2) {
   const TemporaryFolder folder;
   std::filesystem::copy(kMatrices + "/model.safetensors",

@@ -15,7 +15,7 @@ namespace qlora {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-/// Bytes of a shard, and of the tensors [3, 5] and [5, 5] together.
+/// Bytes of one shard, and of all values of the tensors [3, 5] and [5, 5].
 constexpr uint64_t kPiece = 64, kRange = 160;
 
 qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,

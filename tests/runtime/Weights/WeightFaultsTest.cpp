@@ -105,8 +105,8 @@ TEST(WeightFaults, OfWritingAFile) {
   }
 }
 
-/// A model folder of two shards, with a configuration that changes how stored
-/// weights are read.
+/// A model folder of two shards. Its configuration changes how stored weights
+/// are read.
 class ModelFaults : public testing::Test {
 protected:
   ModelFaults() {

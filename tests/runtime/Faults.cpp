@@ -24,7 +24,7 @@ namespace qlora {
 
 namespace {
 
-/// Seconds after which an operation counts as hanging.
+/// An operation that takes more seconds counts as hanging.
 constexpr unsigned kLongestSeconds = 30;
 
 /// State in memory that is shared with child processes.

@@ -14,8 +14,8 @@ bool startsAtFactors(std::string_view init) {
   return leavesResidual(init) || init == "loftq";
 }
 
-/// Refuses more than one LoftQ iteration: further iterations change the base,
-/// so that the adapter would not fit the quantized model.
+/// Checks LoftQ's options. Refuses more than one iteration: further iterations
+/// change the base, so the adapter would not fit the original model's NF4.
 static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");

@@ -68,7 +68,7 @@ std::string formatShort(double value) {
                                  : fmt::format("{:.0f}", value);
   int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
   double mantissa = value / std::pow(10.0, exponent);
-  // Without this, 9.96 would be written as 10.0.
+  // A mantissa such as 9.96 rounds to 10.
   if (std::abs(mantissa) >= 9.95) {
     mantissa /= 10;
     ++exponent;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Open, write, fsync, rename, fsync of the folder.
+// Opens, writes, flushes and renames the file, and flushes its folder.
 
 #include "runtime/Base/AtomicFile.h"
 
@@ -24,7 +24,7 @@ Status AtomicFile::failure(std::string_view what, int error) const {
 }
 
 StatusOr<AtomicFile> AtomicFile::create(const std::string &path) {
-  // The process id would not be unique: other machines may see the folder.
+  // A process id would not be unique in a folder that several machines share.
   std::random_device random;
   while (true) {
     const std::string part = fmt::format("{}.part.{:08x}", path, random());
@@ -114,7 +114,7 @@ bool AtomicFile::isThere() const { return access(part.c_str(), F_OK) == 0; }
 void flushFolder(const std::string &folder) {
   const FileDescriptor opened(::open(folder.empty() ? "." : folder.c_str(),
                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Not every file system supports this; the files are written in any case.
+  // Ignore errors: some file systems cannot flush a folder.
   if (opened.isOpen())
     (void)fsync(opened.get());
 }

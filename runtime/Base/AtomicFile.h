@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A file that appears whole or not at all. It is written to a temporary file in
-// the same folder (PATH.part.XXXXXXXX) and renamed at the end. If anything
-// fails earlier, the existing file is unchanged. A killed process leaves the
+// Writes a file completely or not at all. The data goes to a temporary file in
+// the same folder (PATH.part.XXXXXXXX), which is renamed at the end. If a step
+// fails earlier, an existing file stays unchanged. A killed process leaves the
 // temporary file, which isPart() recognizes by its name.
 //
 //   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
@@ -39,7 +39,7 @@ public:
   enum class Reserve { kEach, kWhereItCan };
   Status reserve(uint64_t bytes, Reserve how = Reserve::kEach);
 
-  /// Appends to the bytes of earlier write() calls.
+  /// Writes after the bytes of earlier write() calls.
   Status write(std::string_view bytes);
   Status writeAt(uint64_t offset, std::span<const uint8_t> bytes);
 

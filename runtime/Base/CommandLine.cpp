@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Parses words with CLI11, which finds options, pairs them with values and
-// collects lists. The words are first converted: CLI11 lacks `--packing false`,
-// takes flags as values, and cannot end a list before the input.
+// Parses arguments with CLI11, which finds options and their values. The
+// arguments are converted first, because CLI11 does not accept `--packing
+// false`, takes flags as values, and cannot end a list before the input.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -66,7 +66,7 @@ static bool isProgram(std::string_view word) {
          word.ends_with(".so");
 }
 
-/// Whether a word after a list is the input: a program, or an existing file.
+/// Whether a word in a list is instead the input: a program or existing file.
 static bool isFile(const std::string &word) {
   std::error_code ignored;
   const bool looksLikeOne = word.find_first_of("./") != word.npos;
@@ -74,7 +74,7 @@ static bool isFile(const std::string &word) {
          (looksLikeOne && std::filesystem::exists(word, ignored));
 }
 
-/// Joins the words of a list. A shell also splits `[a, b]` into words.
+/// Joins the words of a list, into which a shell also splits `[a, b]`.
 static std::string listText(std::span<const std::string> words) {
   const std::string text = fmt::format("{}", fmt::join(words, " "));
   if (words.size() == 1 || (text.starts_with('[') && text.ends_with(']')))

@@ -5,10 +5,10 @@
 //   --name=value  --name value  --name  --no-name  --name true
 //   --list a b c
 //
-// with dashes or underscores. A boolean takes the next word only if that word
-// is true, false, yes, no, on, off, 1 or 0. A list takes the words up to the
-// next flag, as argparse's nargs="+" does, or up to the tool's input: a word
-// that ends in .mlir, .mlirbc or .so, or an existing path with a dot or a
+// Names may have dashes or underscores. A boolean takes the next word only if
+// that word is true, false, yes, no, on, off, 1 or 0. A list takes the words up
+// to the next flag, as argparse's nargs="+" does, or up to the tool's input: a
+// word that ends in .mlir, .mlirbc or .so, or an existing path with a dot or a
 // slash. `--` ends the options. A one-letter alias takes one dash.
 
 #ifndef QLORA_RUNTIME_BASE_COMMANDLINE_H
@@ -64,7 +64,7 @@ StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
 // Texts of --help and --help-all (OptionHelp.cpp), in argparse's layout: all
 // options of the tool's tables with all their spellings, within 80 columns.
 
-/// Table of --help, --help-all and --version, which every tool has.
+/// Returns the rows of --help, --help-all and --version, which all tools have.
 std::span<const OptionRow> questionTable();
 
 std::string commonHelp(const Tool &tool);

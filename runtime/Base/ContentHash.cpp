@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// 128-bit xxHash.
+// Hashes with the 128-bit XXH3.
 
 #include "runtime/Base/ContentHash.h"
 

@@ -39,9 +39,9 @@ private:
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state;
 };
 
-// A sealed file ends with a digest of all bytes before it. Readers of the
-// file's format ignore the seal (the system's loader reads only what an ELF
-// file's headers reference). It detects damage, not tampering.
+// A sealed file ends with a digest ("seal") of all bytes before it. Readers of
+// the file's format ignore the seal: for example, the loader of ELF files reads
+// only ranges that headers list. The seal detects damage, not tampering.
 
 /// Returns `bytes` followed by their seal.
 std::string sealed(std::string bytes);

@@ -62,8 +62,8 @@ struct GroupMount {
 
 } // namespace
 
-/// Parses /proc/self/mountinfo: lines "31 23 0:28 TOP POINT rw,relatime - TYPE
-/// SOURCE OPTIONS".
+/// Returns the mounts in /proc/self/mountinfo, whose lines are "31 23 0:28 TOP
+/// POINT rw,relatime - TYPE SOURCE OPTIONS".
 static std::vector<GroupMount> groupMounts(const std::string &root) {
   std::vector<GroupMount> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -136,8 +136,8 @@ int usableCpus(const std::string &root) {
   return static_cast<int>(cpus);
 }
 
-/// Returns the first number of OMP_NUM_THREADS, such as "8" or "8,2" (one per
-/// nesting level); 0 if it is not set.
+/// Returns the first number in OMP_NUM_THREADS, which may have one for each
+/// nesting level ("8,2"); 0 if the variable is not set.
 static int outerThreads(const char *ompNumThreads) {
   const long number =
       ompNumThreads ? std::strtol(ompNumThreads, nullptr, 10) : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Determines how many CPUs this process may use, and how many compute threads
-// its rank has. The first of these that is given sets the number of threads:
+// its rank has. The number of threads is the first given of:
 //
 //   --threads N        for each rank
 //   OMP_NUM_THREADS    for each process, as in every OpenMP program
@@ -18,8 +18,8 @@
 
 namespace qlora {
 
-/// Returns at least 1; a quota is rounded up. `root`: the folder with proc/ and
-/// the control group mounts; empty: the real root.
+/// Returns the number of CPUs that this process may use, at least 1. Rounds a
+/// quota up. `root`: replaces the root folder "/" in tests.
 int usableCpus(const std::string &root = "");
 
 /// Inputs to the number of threads of a rank.
@@ -32,8 +32,8 @@ struct ThreadRequest {
 
 int threadsPerRank(const ThreadRequest &request);
 
-/// Returns a message if OMP_NUM_THREADS, which torchrun sets to 1, leaves CPUs
-/// idle, or if there are more threads than CPUs; else empty.
+/// Returns a message if there are more threads than CPUs, or if OMP_NUM_THREADS
+/// leaves CPUs idle (torchrun sets it to 1). Else returns an empty string.
 std::string threadsRemark(const ThreadRequest &request);
 
 /// Returns the name in /proc/cpuinfo, "AMD EPYC 9B45"; or "unknown".

@@ -92,7 +92,7 @@ static json pathList(const json &value) {
   return json::array({json{{"path", value}, {"weight", 1.0}}});
 }
 
-/// A single path without a weight is a plain string, as for kPath options.
+/// Simplifies a single path without a weight to a string, as in kPath options.
 static json canonicalPaths(const json &paths) {
   if (paths.size() == 1 && paths[0].at("weight") == 1.0)
     return paths[0].at("path");
@@ -136,7 +136,7 @@ StatusOr<json> parseTextMap(const json &raw) {
     return Status::invalid("expects NAME=TEXT or a map such as {{prompt: "
                            "question}}, but got {}",
                            dumpJson(raw));
-  // Sorted, because the order of columns has no meaning.
+  // Sort by name, because the order of columns has no meaning.
   if (pairs.is_object())
     return json(pairs.get<std::map<std::string, json>>());
   std::map<std::string, std::string> map;

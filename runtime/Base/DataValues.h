@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Option values that describe data: inputs with weights, and names of columns.
-// Their canonical form is JSON, as for all options:
+// The canonical form (right) is JSON, as for all options:
 //
 //   a.jsonl                    "/here/a.jsonl"
 //   a.jsonl:2, b.jsonl         [{"path": "/here/a.jsonl", "weight": 2},
@@ -26,8 +26,8 @@ struct WeightedPath {
   double weight = 1;
 };
 
-/// Parses a path, or a list of paths or of {path, weight}. Does not resolve the
-/// paths; resolvedPaths() does.
+/// Parses a path, or a list of paths or of {path, weight}. Call resolvedPaths()
+/// for the canonical value.
 StatusOr<nlohmann::ordered_json> parsePaths(const nlohmann::ordered_json &raw);
 
 /// Returns the canonical value of parsed paths, with relative paths resolved in
@@ -43,7 +43,7 @@ nlohmann::ordered_json joinedPaths(const nlohmann::ordered_json &earlier,
 /// Converts a canonical value to a list of inputs.
 std::vector<WeightedPath> weightedPaths(const nlohmann::ordered_json &value);
 
-/// Parses a map of texts, `a=b,c=d` or a list of `a=b`.
+/// Parses a map from names to texts: {a: b}, `a=b,c=d` or a list of `a=b`.
 StatusOr<nlohmann::ordered_json>
 parseTextMap(const nlohmann::ordered_json &raw);
 

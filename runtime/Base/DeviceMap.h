@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // --device-map: places the layers of a model on devices, with Accelerate's
-// syntax. The result is a pipeline, as from --parallel pp=N, with N from the
-// map or the number of ranks.
+// syntax. The result is a pipeline like --parallel pp=N, where N is the map's
+// number of devices or else the number of ranks.
 //
-//   auto, balanced     as balanced as possible, by time
+//   auto, balanced     gives all devices about the same compute time
 //   sequential         fills the devices one by one, up to --memory-limit
 //   map.json           {"model.embed_tokens": 0, "model.layers.0": 0, ...}
 
@@ -35,8 +35,8 @@ struct MappedMesh {
 StatusOr<MappedMesh> mappedMesh(const Options &options,
                                 const std::string &deviceMap, int64_t ranks);
 
-/// Fails if a --parallel flag contradicts --force-single-gpu, which overrides
-/// only a configuration's options for several GPUs.
+/// Fails if --parallel and --force-single-gpu are both on the command line.
+/// --force-single-gpu overrides only options of a configuration file.
 Status checkForcedSingle(const Options &options);
 
 } // namespace qlora

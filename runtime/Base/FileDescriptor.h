@@ -54,8 +54,8 @@ private:
 // and two times to the nanosecond. A copy of a file has another identity.
 //
 // File systems have coarse clocks: a file that is written twice within a tick
-// looks the same. If isSettled(), the tick of the last change is over, so data
-// read from now on matches the identity.
+// looks the same. If isSettled() is true, the tick of the last change is over,
+// so data that is read from now on matches the identity.
 
 struct FileIdentity {
   /// Timestamp resolution of FAT, the coarsest of the file systems in use.
@@ -71,8 +71,8 @@ struct FileIdentity {
   /// Returns the identity of the file at a path; follows links.
   static StatusOr<FileIdentity> at(const std::string &path);
 
-  /// Whether the last change is more than kTick ago. Also false if the system
-  /// has no times, or if they are in the future.
+  /// Whether the last change is more than kTick ago. False if the file system
+  /// has no times, or if the times are in the future.
   bool isSettled() const;
   bool operator==(const FileIdentity &) const = default;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Searches $PATH.
+// Searches $PATH and default folders for programs.
 
 #include "runtime/Base/FindProgram.h"
 

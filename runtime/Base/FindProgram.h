@@ -18,9 +18,9 @@ namespace qlora {
 std::optional<std::string> findProgram(const std::string &name,
                                        const std::string &folder = "");
 
-/// Returns the path of the CUDA compiler: `given` (a path, or a name on PATH);
-/// if that is empty, nvcc on PATH or in `toolkit`. The error kUnavailable names
-/// packages that contain nvcc.
+/// Returns the path of the CUDA compiler `given` (a path, or a name on $PATH).
+/// If `given` is empty, looks for nvcc on $PATH and in `toolkit`. The error,
+/// kUnavailable, names packages that contain nvcc.
 StatusOr<std::string>
 findCudaCompiler(const std::string &given,
                  const std::string &toolkit = "/usr/local/cuda/bin");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Owns mmap memory; reads /proc.
+// Maps and unmaps memory with mmap. Reads memory sizes from /proc.
 
 #include "runtime/Base/HostMemory.h"
 

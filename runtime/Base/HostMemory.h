@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Memory mapped from the system: page-aligned, zero-initialized, unmapped when
-// the owner is destroyed. Arenas use it. Also the resident memory of a process.
+// Page-aligned, zero-initialized memory for arenas, which is unmapped when its
+// owner is destroyed. Also predicts and measures a process's resident memory.
 
 #ifndef QLORA_RUNTIME_BASE_HOSTMEMORY_H
 #define QLORA_RUNTIME_BASE_HOSTMEMORY_H
@@ -14,17 +14,16 @@
 
 namespace qlora {
 
-/// Movable; an empty one owns nothing.
+/// Owns a range of mapped memory. Movable; may be empty.
 class HostMemory {
 public:
   HostMemory() = default;
   /// Maps private memory, with huge pages if the system has them.
   static StatusOr<HostMemory> anonymous(uint64_t bytes);
-  /// Creates shared memory of `bytes`; the caller closes the descriptor. The
-  /// memory has no path and ends with its last process. `name` is shown in
-  /// /proc.
+  /// Creates shared memory without a path, which exists until the last process
+  /// closes it. `name` is shown in /proc. The caller closes the descriptor.
   static StatusOr<int> createShared(const char *name, uint64_t bytes);
-  /// Maps shared memory whose descriptor has exactly `bytes`.
+  /// Maps the shared memory of `descriptor`, which must have `bytes` bytes.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
   /// Maps the first `bytes` of a file read-only. The file must not be shorter.
   static StatusOr<HostMemory> readOnly(int descriptor, uint64_t bytes);
@@ -51,15 +50,15 @@ private:
 // Resident memory of this process, as Linux counts it. If local ranks share the
 // pages of a base, every rank's count includes them. The peak of a CPU rank is
 //
-//   its arenas + memory before them + what its first step adds
+//   its arenas + process memory before the arenas + kFirstStepBytes
 //
 // A plan counts all bytes of the arenas. A run knows its data and counts only
 // the bytes that it will touch (Predict/ResidentMemoryEstimate.h). The memory
 // before the arenas is the code of the program and its libraries, their
 // allocations, prepared kernels, train.so and the tokens; qlora-run measures it
-// before it reads weights. The first step adds the code and the generated
-// kernels that run in it. The buffers for reading weights are freed while a
-// step's arenas are still empty, so they never add to the peak.
+// before it reads weights. kFirstStepBytes is the code, with generated kernels,
+// that first runs in a step. The buffers for reading weights do not add to the
+// peak: they are freed before the first step touches the other arenas.
 
 struct ProcessMemory {
   uint64_t residentBytes = 0; ///< VmRSS
@@ -69,11 +68,10 @@ struct ProcessMemory {
 /// Returns zeros if /proc lacks the values.
 ProcessMemory readProcessMemory();
 
-/// Reads the bytes of a line "Name:   123 kB" of a /proc file; 0 if it has
-/// none.
+/// Reads the line "NAME:   123 kB" of a /proc file, in bytes; 0 if missing.
 uint64_t procBytes(const char *file, std::string_view name);
 
-/// Bytes of a process before its arenas, as the compiler assumes them.
+/// The compiler's estimate of the process memory before the arenas.
 inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 
 /// Bytes that the first step adds to a process.

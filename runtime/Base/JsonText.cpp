@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Passes bytes that are not UTF-8 through a JSON library that rejects them.
-// Inside the library, such a byte B is the private code point U+10FF00 + B. A
-// text's own code points U+10FF80 to U+10FFFF are escaped as four such bytes,
-// so that no text is lost.
+// Passes bytes that are not UTF-8 through a JSON library that rejects them. In
+// the library's values, such a byte B is the private code point U+10FF00 + B.
+// If a text has the code points U+10FF80 to U+10FFFF itself, each of their four
+// UTF-8 bytes is escaped in this way, so the conversion is reversible.
 
 #include "runtime/Base/JsonText.h"
 

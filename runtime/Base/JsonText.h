@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// JSON as text. File names are bytes, JSON is UTF-8, and the library's dump()
-// throws on bytes that are not UTF-8. So all other code calls these functions
-// (lint-checked).
+// Conversion of JSON to text. File names may have any bytes, but the library's
+// dump() throws if a text is not UTF-8. So all other code must call these
+// functions instead (lint-checked).
 
 #ifndef QLORA_RUNTIME_BASE_JSONTEXT_H
 #define QLORA_RUNTIME_BASE_JSONTEXT_H

@@ -123,7 +123,7 @@ Status writeManifest(const std::string &folder, const ordered_json &facts) {
     object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
   object["sha256"] = sha256(dumpJson(object));
-  // replaceWholeFile also flushes the folder, which has the names of the files.
+  // replaceWholeFile also flushes the folder, and so the other files' names.
   return replaceWholeFile(folder + "/" + kManifestFile,
                           dumpJson(object, 2) + "\n");
 }
@@ -140,7 +140,7 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
     return damaged;
   const ordered_json seal = object["sha256"];
   object.erase("sha256");
-  // The digest is over the serialized object, to detect any changed character.
+  // Compare the text, not only the values, to detect any changed character.
   ordered_json whole = object;
   whole["sha256"] = seal;
   if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)

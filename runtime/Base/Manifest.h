@@ -5,7 +5,7 @@
 //
 //   {"format": 1, "facts": {...},
 //    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
-//    ...}, "sha256": of the object without this key, as it is written}
+//    ...}, "sha256": digest of the compact JSON text without this key}
 //
 // The manifest is written last: a folder without it is unfinished.
 
@@ -27,9 +27,9 @@ inline constexpr const char *kManifestFile = "MANIFEST.json";
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// Returns the metadata of a folder, after checking all listed files. Ignores
-/// other files, since file systems and users leave some. Returns kNotFound
-/// without a manifest. kDataLoss names the missing or damaged file.
+/// Checks all files that the manifest lists, and returns the metadata. Ignores
+/// files that it does not list. Returns kNotFound if there is no manifest, or
+/// kDataLoss with the name of a missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
 /// Returns the metadata of a folder without checking its files.
 StatusOr<nlohmann::ordered_json> readMetadata(const std::string &folder);

@@ -46,8 +46,8 @@ static Status validateLoss(const Options &o) {
   return Status::ok();
 }
 
-/// Refuses options that put several answers into one sequence, or that change
-/// the base, which is the reference model.
+/// Refuses options that put several answers into one sequence. If the base is
+/// the reference model, also refuses options that change the base.
 Status validateObjective(const Options &o) {
   const std::string rl = o.text("rl");
   const std::string objective = o.spelling("rl") + " " + rl;

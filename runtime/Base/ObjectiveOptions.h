@@ -11,15 +11,15 @@
 
 namespace qlora {
 
-/// Returns the name of the loss that `lossType` selects for `rl`; may be empty.
+/// Returns the loss that `lossType` selects for the objective `rl`; empty for
+/// objectives other than dpo and kto.
 std::string lossOf(const std::string &rl, const std::string &lossType);
 
-/// Checks that the other options work with the objective (rl): its loss, its
-/// rows and its reference model.
+/// Checks that the other options work with the objective (rl).
 Status validateObjective(const Options &options);
 
-/// Checks that `ranks` ranks can train for the objective. Groups of `together`
-/// ranks have the same rows.
+/// Checks that `ranks` ranks can train for the objective. `together`: number of
+/// ranks that share the same rows.
 Status checkRanksOf(const Options &options, int64_t ranks, int64_t together);
 
 } // namespace qlora

@@ -100,10 +100,10 @@ std::string nearestName(std::string_view name,
   size_t best = std::max<size_t>(2, spelling.size() / 3) + 1;
   std::string nearest;
   for (const std::string &candidate : candidates) {
-    // Skip one-letter aliases: one edit turns each into any other.
+    // Skip one-letter aliases, which are all within one edit of each other.
     if (candidate.size() < 3)
       continue;
-    // An equal first word is a better hint than common letters.
+    // Prefer a candidate whose first word equals the spelling.
     const bool isBegun = candidate.starts_with(spelling + "_");
     size_t distance = isBegun ? 1 : editDistance(spelling, candidate);
     if (distance < best) {

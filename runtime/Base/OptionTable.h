@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-/// How a value is written -> its canonical JSON, if that differs.
+/// The accepted text -> the canonical JSON value, if it is not the same.
 enum class OptionType {
   kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
   kInt,       ///< integer, or a word of `choices` (kept as text)
@@ -50,11 +50,11 @@ inline bool isPath(OptionType type) {
 enum class OptionScope {
   kProgram, ///< determines train.so; fixed by qloracc
   kRun,     ///< recorded in train.so; a run may override it
-  kOutput,  ///< what a run writes and where: never recorded, so that a run
-            ///< elsewhere does not write there
+  kOutput,  ///< selects a run's output and its place; never recorded, so that
+            ///< the same program does not write to the compiler's folders
 };
 
-/// Value of a size option for "auto": determined from the machine.
+/// Value of a size option set to "auto": the size is chosen for the machine.
 inline constexpr int64_t kAutoSize = -1;
 
 struct OptionRow {
@@ -64,12 +64,13 @@ struct OptionRow {
   OptionScope scope;
   const char *group; ///< heading in --help-all
   const char *help;
-  /// Separated by spaces. "bf16=bfloat16|float32" is a switch: true is
-  /// bfloat16, false is float32; "x=value" is a switch that can only be true.
-  /// "-x" is an earlier spelling: accepted, but not shown. "!x" is refused with
-  /// a hint; only values that earlier versions recorded may have it.
+  /// Other names, separated by spaces. "bf16=bfloat16|float32" is a switch:
+  /// true selects bfloat16, false float32. "x=value" is a switch that can only
+  /// be true. "-x" is an earlier spelling, accepted but not shown. "!x" is
+  /// refused with a hint, except in values that earlier versions recorded.
   const char *aliases = "";
-  /// Separated by spaces. "a=b": hidden synonym a of b; "a_N": a_ and a number.
+  /// Allowed values, separated by spaces. "a=b" accepts a as a synonym of b but
+  /// does not show it. "a_N" stands for a_ and a number.
   const char *choices = "";
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
@@ -93,7 +94,7 @@ using OptionTables = std::span<const std::span<const OptionRow>>;
 
 std::span<const OptionRow> optionTable();
 
-/// Returns the row's own name, then its aliases, shown or not.
+/// Returns the row's own name, then all its aliases.
 std::vector<OptionName> optionNames(const OptionRow &row);
 
 /// Finds a name (dashes count as underscores); returns no row if there is none.
@@ -111,7 +112,6 @@ std::string flagSpelling(std::string_view name);
 /// Returns the values of a row's `choices` that are not aliases of others.
 std::vector<std::string_view> shownChoices(const OptionRow &row);
 
-/// Splits a space-separated list of a row.
 std::vector<std::string_view> splitWords(std::string_view words);
 
 /// Returns the candidate nearest to `name` by edit distance, or empty if no

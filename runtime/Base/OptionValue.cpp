@@ -33,7 +33,7 @@ static Status expected(std::string_view what, std::string_view text) {
   return Status::invalid("expects {}, but got '{}'", what, text);
 }
 
-/// Formats a structured value as users write it: [64, 64] without quotes.
+/// Formats a list or map as users write it, without quotes around texts.
 static std::string plain(const json &raw) {
   std::string text = raw.is_string() ? raw.get<std::string>() : dumpJson(raw);
   std::erase(text, '"');
@@ -144,11 +144,11 @@ static StatusOr<json> parseNames(const json &raw) {
   return names;
 }
 
-/// Whether the option may have an empty list.
+/// Whether an option with this default may be an empty list.
 static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
-/// Parses a regular expression or a list of names. A single name is a list of
-/// one, which matches the same modules.
+/// Parses a regular expression or a list of names. A single name becomes a list
+/// of one name, which matches the same modules.
 static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
@@ -231,8 +231,8 @@ static json scalarsAsText(const json &raw) {
   return copy;
 }
 
-/// Parses a size. Small sizes need a unit; a large number without a unit is in
-/// bytes, as other tools print it.
+/// Parses a size. A large number without a unit is in bytes, as other tools
+/// print it. A small number needs a unit.
 static StatusOr<json> parseSize(const OptionRow &row, const std::string &text,
                                 bool isWritten) {
   if (*row.choices && lowerCase(text) == row.choices)
@@ -320,15 +320,15 @@ StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
   return parseOptionValue(row, raw);
 }
 
-/// Returns the number of values that a YAML text may expand to. YAML aliases
-/// can make a small text endless or exponentially large. Each written value has
-/// at least one byte; only values that aliases repeat reach the limit.
+/// Returns the maximum number of values to read from a YAML text, because YAML
+/// aliases can expand a small text without bound. A text without aliases cannot
+/// reach the maximum, since each value has at least one byte.
 static size_t valuesOf(std::string_view text) {
   constexpr size_t kRepeated = 10000;
   return text.size() + kRepeated;
 }
 
-/// Converts a YAML node. `left`: how many more values are allowed.
+/// Converts a YAML node. `left`: number of values that may still be converted.
 static StatusOr<json> nodeToJson(const YAML::Node &node, size_t &left,
                                  int depth = 0) {
   constexpr int kMaxDepth = 8;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Converts the text of an option's value, from a command line or YAML, to
-// canonical JSON. Maps keep their order: in rank_pattern, the first pattern
-// that matches a module counts.
+// canonical JSON. Maps keep their order, since the first matching pattern of
+// rank_pattern applies to a module.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONVALUE_H
 #define QLORA_RUNTIME_BASE_OPTIONVALUE_H
@@ -33,16 +33,16 @@ parseOptionValue(const OptionRow &row, const nlohmann::ordered_json &raw);
 bool isBoolText(std::string_view text);
 
 /// Returns the option value for a switch that is set to `text` (true or false).
-/// Errors call the option `option`.
+/// Errors use the spelling `option`.
 StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
                                  std::string_view option);
 
-/// "20GiB" -> 21474836480. Units: none or B; K, M, G, T alone (1024), with iB
-/// (1024) or with B (1000).
+/// Converts "20GiB" to 21474836480. Units are powers of 1024 for K, M, G, T,
+/// KiB, ..., and powers of 1000 for KB, MB, .... No unit and B mean bytes.
 StatusOr<int64_t> parseByteSize(std::string_view text);
 
-// YAML is read as JSON. Scalars stay text ("1e-5" and 1e-5 are the same), null
-// becomes null. The reader of a value determines its type.
+// YAML is converted to JSON. Null stays null, but other scalars become strings
+// ("1e-5" and 1e-5 are equal), because the option determines the type.
 
 /// One entry of a YAML file's top-level map.
 struct YamlEntry {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Resolves options from their layers.
+// Resolves options from defaults, train.so, YAML and the command line.
 
 #include "runtime/Base/Options.h"
 
@@ -51,8 +51,8 @@ static std::string plainText(const json &value) {
   return text;
 }
 
-/// Whether the option is an input file, for which two different values are an
-/// error. For other options the last value wins, as in argparse.
+/// Whether the option is an input file. Two different files are an error. For
+/// other options the last value wins, as in argparse.
 static bool isInput(const OptionRow &row) {
   return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
 }
@@ -92,14 +92,14 @@ Options::Options(std::span<const OptionRow> table) : table(table) {
 
 Status Options::set(const OptionRow &row, json value, Source source) {
   Value &slot = values.find(std::string_view(row.name))->second;
-  // For "auto", keep the value chosen at compile time.
+  // For "auto", keep the value that the compiler chose.
   if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
     return Status::ok();
   if (isCompiled && row.name == std::string_view("parallel") &&
       value == std::string(kAutoParallel))
     return Status::ok();
-  // A batch size found by auto_find_batch_size is compiled in; a larger
-  // requested batch size was its upper bound.
+  // The compiled batch size was found by auto_find_batch_size. The requested
+  // batch size was the upper bound of that search.
   if (isCompiled && row.name == std::string_view(kFoundBatch) &&
       boolean("auto_find_batch_size") && value > slot.value)
     return Status::ok();
@@ -160,7 +160,7 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
     return Status::invalid("is {}, but {} is {}, and both set {}; remove one",
                            plainText(value), first->second,
                            plainText(this->value(row->name)), row->name);
-  // This is not an error yet: a flag wins, and may match the program.
+  // Report a conflict with the program later, unless a flag overrides it.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
     contradictions[row->name] = status.withContext(where);
@@ -176,7 +176,7 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
-  // Only files from resolvedYaml(), of any version, set most options.
+  // A file that sets most options was written by resolvedYaml() of any version.
   const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =
@@ -233,7 +233,7 @@ std::string Options::quantizedFormat() const {
   return method == "none" ? "" : method;
 }
 
-/// Refuses adapter options, and quantized weights, with full fine-tuning.
+/// Refuses adapter options and quantized weights if full fine-tuning is on.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();
@@ -261,7 +261,7 @@ static Status validateFull(const Options &o) {
   return Status::ok();
 }
 
-/// Checks that the learning rate is constant, as the averaging weights assume.
+/// Checks that the rate is constant, as schedule-free AdamW's averages assume.
 static Status validateScheduleFree(const Options &o) {
   if (o.text("optim") != "schedule_free_adamw")
     return Status::ok();
@@ -428,8 +428,8 @@ const json &Options::recordedMetadata(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  // JSON values are YAML flow values, and JSON quotes every text. The YAML may
-  // contain paths with bytes that are not UTF-8, and --config reads them again.
+  // JSON is valid YAML, and JSON quotes every text. dumpExact() preserves paths
+  // that are not UTF-8, so that --config can read them again.
   std::string text;
   for (const OptionRow &row : table)
     text += fmt::format("{}: {}\n", row.name, dumpExact(find(row.name).value));

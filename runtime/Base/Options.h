@@ -40,7 +40,7 @@ struct OptionSetting {
   std::string written; ///< the name as the user spelled it, for errors
 };
 
-/// Returns the error for a name that is not in `known`; names the nearest.
+/// Returns the error for an unknown option, with the nearest name of `known`.
 Status unknownOption(std::string_view name, std::span<const std::string> known);
 
 /// Returns the error for a name that is refused (OptionRow::aliases).
@@ -53,7 +53,7 @@ public:
   /// Sets the defaults of `table`, which must outlive this object.
   explicit Options(std::span<const OptionRow> table = optionTable());
 
-  /// Applies JSON from recorded(). recordedMetadata() has other keys.
+  /// Applies JSON from recorded(). Other keys become recordedMetadata().
   Status applyRecorded(std::string_view text);
 
   /// Applies a YAML file. Paths are relative according to their scope
@@ -69,8 +69,7 @@ public:
   /// repeats, the last setting wins, but kPaths options collect all paths. Two
   /// different input files for one kPath are an error: one would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
-  /// Applies one setting of this table's option `name`. `written`: its name in
-  /// errors.
+  /// Sets this table's option `name`, which errors call `written`.
   Status applySetting(std::string_view name, const std::string &text,
                       const std::string &written) {
     const OptionSetting setting{findOption(table, name), text, written};
@@ -83,7 +82,8 @@ public:
   // Accessors. `name` must be a canonical name of an option of that type. This
   // is asserted, since the names are constants in the code.
   bool boolean(std::string_view name) const;
-  /// Format (Kernels/Math/Stored.h) for quantizing weights on load, or empty.
+  /// Returns the format (Kernels/Math/Stored.h) to which weights are quantized
+  /// on load; empty if they are not quantized.
   std::string quantizedFormat() const;
   /// Sequences per row of data in a micro-batch: 2 for preference pairs, and
   /// for KTO rows with a mismatched answer (Data/KtoKlPairs.h); otherwise 1.
@@ -106,8 +106,8 @@ public:
   /// Name of an option in errors: the YAML key if YAML set it, else the flag.
   std::string spelling(std::string_view name) const;
 
-  /// Returns the options as a JSON object for train.so, with absolute paths,
-  /// but without unset paths and kOutput options. Adds `facts`: values that the
+  /// Returns the options as a JSON object for train.so. Paths are absolute.
+  /// Omits unset paths and kOutput options. Adds `facts`: values that the
   /// compiler determines and the runtime needs, such as vocab_size.
   nlohmann::ordered_json
   recorded(const nlohmann::ordered_json &facts = {}) const;
@@ -129,7 +129,7 @@ private:
 
   Status validateData() const;
   Status set(const OptionRow &row, nlohmann::ordered_json value, Source source);
-  /// `given`: for each option that this file has set, the key that set it.
+  /// `given`: option -> key and line of this file that set it.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,
                         const std::string &where,
                         std::map<std::string, std::string> &given);

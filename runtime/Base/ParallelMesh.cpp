@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-/// Largest size of an axis: a program stores numbers of ranks in 16 bits.
+/// Largest size of an axis: train.so stores numbers of ranks in 16 bits.
 static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
-/// An axis of --parallel. `dp` has no size in a mesh: it has the remaining
-/// ranks. Axes with the same group use the same ranks and have the same size.
+/// An axis of --parallel. The axis dp has no size in a mesh, because it has the
+/// remaining ranks. Axes with the same group must have equal sizes, unless 1.
 struct Axis {
   std::string_view name;
   int64_t ParallelMesh::*ranks = nullptr;
@@ -69,7 +69,8 @@ int64_t ParallelMesh::size() const {
          tensorRanks * stages;
 }
 
-/// Returns, for errors, what the ranks of a mesh share, and the axis.
+/// Returns text for errors about the number of ranks: what the mesh shards, and
+/// the name of the axis.
 static std::pair<const char *, const char *>
 sharingOf(const ParallelMesh &mesh) {
   const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
@@ -126,8 +127,8 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether a group's ranks are consecutive. If they are for two axes, the size
-/// of one axis must divide the size of the other.
+/// Whether a group's ranks are consecutive. If the ranks of two axes are, one
+/// axis's size must divide the other's.
 static bool followEachOther(qlora_group group) {
   return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
          group == QLORA_GROUP_EP;
@@ -166,8 +167,8 @@ static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
   return known > 1 ? number == known : ranks % number == 0;
 }
 
-/// Whether candidates() includes ep with these axes: alone, or with as many
-/// fsdp shards. Other combinations are numerous and no better.
+/// Whether candidates() adds ep=`number` to the mesh. It combines ep only with
+/// fsdp of the same size: other combinations are numerous and no better.
 static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
   return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
          (mesh.shards == 1 || mesh.shards == number);

@@ -49,10 +49,10 @@ struct ParallelMesh {
   /// number, or two axes that cannot be combined or have conflicting sizes.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Returns the meshes of `ranks` ranks in which each rank has different rows,
-  /// so that the global batch stays the same; the simplest first. zero2 only if
-  /// `trainsModel`. `experts`: the number of experts of each layer, or its
-  /// common divisor if layers differ; 0: no experts.
+  /// Returns meshes of `ranks` ranks, the simplest first. Each rank has
+  /// different rows, so that the global batch stays the same. zero2 requires
+  /// `trainsModel`. `experts`: the number of experts of each layer, or the
+  /// common divisor of the numbers if layers differ; 0: no experts.
   static std::vector<ParallelMesh>
   candidates(int64_t ranks, bool trainsModel = false, int64_t experts = 0);
 
@@ -62,8 +62,8 @@ struct ParallelMesh {
   int64_t rowRanks() const { return tensorRanks * contextRanks * stages; }
   /// Ranks of one mesh; the remaining ranks of a run are data-parallel.
   int64_t size() const;
-  /// Checks that `ranks` is a multiple of the mesh's size. `subject` starts the
-  /// error: "'train.so'", "--parallel fsdp=4".
+  /// Checks that `ranks` is a multiple of the mesh's size. `subject`: start of
+  /// the error, such as "'train.so'" or "--parallel fsdp=4".
   Status checkRanks(std::string_view subject, int64_t ranks) const;
 };
 

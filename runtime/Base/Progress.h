@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Receives `done` of `total` units; a total of 0 is not known yet. Calls come
-/// from one thread at a time. The function may be empty.
+/// Receives progress: `done` of `total` units, where a total of 0 is unknown.
+/// Calls come from one thread at a time. The function may be empty.
 using ProgressListener = std::function<void(uint64_t done, uint64_t total)>;
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Status: an error (what went wrong, where, and what to do) as a value. Costs
-// one pointer when OK. No exception crosses a function of the runtime; vendor
-// errors are converted at the call.
+// Status: OK (a null pointer), or an error that describes the problem, its
+// place and a fix. The runtime throws no exceptions itself (Exceptions.h), and
+// converts errors of vendor libraries at the call.
 //
 //   Status save() {
 //     QLORA_RETURN_IF_ERROR(writeHeader());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Signal handlers, and the flags that they set.
+// Implements signal handlers, and the flags that they set.
 
 #include "runtime/Base/StopSignal.h"
 
@@ -24,7 +24,7 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used only by the handler
 
-/// In ms: time of the last SIGUSR1; requests up to answeredMs are answered.
+/// Times in ms: the last SIGUSR1, and until when requests count as answered.
 static std::atomic<int64_t> saveMs = 0;
 static std::atomic<int64_t> answeredMs = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);

@@ -12,12 +12,12 @@ namespace qlora {
 /// Installs the signal handlers; call once, before the first step.
 void installStopSignals();
 
-/// Whether a checkpoint was requested with SIGUSR1, as Slurm sends it before a
-/// job ends, and the request is not answered yet. Before installStopSignals(),
-/// SIGUSR1 is ignored if ignoreSaveSignal() was called.
+/// Whether SIGUSR1, which Slurm can send before a job ends, has requested a
+/// checkpoint that is not answered yet. Call ignoreSaveSignal() early, because
+/// SIGUSR1 would kill a process before installStopSignals().
 bool isSaveAsked();
-/// Marks requests as answered, also those of the next second: a launcher
-/// signals each rank, and one rank's request already applies to all.
+/// Marks requests as answered, and also requests within the next second: a
+/// launcher signals each rank, and one rank's request applies to all.
 void answerSaveSignal();
 void ignoreSaveSignal();
 

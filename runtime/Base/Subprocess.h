@@ -20,12 +20,12 @@ struct ProcessOutput {
   std::string errors;
 };
 
-/// Receives each complete line of standard error, without its end, as it
-/// arrives. Returns true to keep the line out of ProcessOutput::errors.
+/// Receives each complete line of standard error, without the newline. Returns
+/// true if the line must not be added to ProcessOutput::errors.
 using LineListener = std::function<bool(std::string_view line)>;
 
-/// Called about once a second while the program runs. An error ends the program
-/// with SIGTERM and is returned to the caller.
+/// Called about once a second while the program runs. If it returns an error,
+/// the program gets SIGTERM, and runProgram() returns the error.
 using WatchListener = std::function<Status()>;
 
 /// Destination of the program's standard error.

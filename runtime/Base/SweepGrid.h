@@ -24,8 +24,8 @@ struct SweepAxis {
 
 /// Parses NAME=VALUE,VALUE,..., each value once.
 StatusOr<SweepAxis> parseSweepAxis(std::string_view text);
-/// Parses the words of --sweep. A list option has split them at all commas, so
-/// a word with = begins an axis and other words are further values.
+/// Parses the values of --sweep, which was split at all commas: a word with "="
+/// begins an axis, and other words are further values of the axis.
 StatusOr<std::vector<SweepAxis>> sweepAxes(std::span<const std::string> words);
 
 /// One run: a value of each axis, as NAME=VALUE.

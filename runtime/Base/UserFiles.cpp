@@ -53,7 +53,7 @@ Status replaceWholeFile(const std::string &path, std::string_view text,
 StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
   std::vector<fs::path> entries;
   std::error_code error;
-  // A range-for loop would throw in its ++.
+  // Do not use a range-based for loop: its increment throws on errors.
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error))
     entries.push_back(entry->path());
@@ -117,7 +117,7 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
 
 /// Age at which the writer of a *.part.* file is assumed dead.
 static constexpr auto kAbandoned = std::chrono::hours(24);
-/// Upper bound for the time between finding a file and opening it.
+/// Files used within this time are kept, because a run may be opening them.
 static constexpr auto kInUse = std::chrono::hours(1);
 
 namespace {

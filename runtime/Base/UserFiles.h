@@ -46,8 +46,8 @@ std::string shownPath(const std::string &path);
 /// Checks that the folder of `path` exists, and that `path` is not a folder.
 Status checkOutputFile(const std::string &path);
 
-/// Returns an error with the number of missing bytes if fewer than `bytes`
-/// are free on the disk of `folder`. The caller adds their use and remedies.
+/// Returns an error with the number of missing bytes if fewer than `bytes` are
+/// free on the disk of `folder`. The caller adds what needs the space.
 Status checkFreeSpace(const std::string &folder, uint64_t bytes);
 
 // A cache folder of limited size, from which the least recently used files are

@@ -47,7 +47,7 @@ struct Range {
 };
 
 /// Parameters whose gradients are sent together, and their ranges: one range
-/// for each group of parameters that is updated alike.
+/// for each FlatGroup, whose parameters share update settings.
 struct Bucket {
   SmallVector<StringRef> parameters;
   SmallVector<Range> ranges;

@@ -18,7 +18,7 @@
 //
 // Candidates are whole values (not ranges) that the forward computes from the
 // step's inputs and that only one zone of the backward reads (StepProblem.h).
-// So weights, values made only of weights, and tables that all layers read are
+// So weights, values computed from weights alone, and tables of all layers are
 // excluded. So are values that the first layer of the backward reads, because
 // they would return at once. Within a zone the order is:
 //
@@ -277,7 +277,7 @@ int64_t ActivationCopies::count() const {
 //===----------------------------------------------------------------------===//
 
 /// Returns the op after which `value` is copied. Skips row ops that follow
-/// directly, because they may be fused with the op that makes `value`.
+/// directly, because they may be fused with the op of `value`.
 static Operation *placeOfCopy(Value value) {
   Operation *place = value.getDefiningOp();
   while (Operation *next = place->getNextNode()) {

@@ -22,8 +22,8 @@
 // Panels (`tiled`) decode once per use and need no memory. Scratch (`per-use`)
 // decodes once per group of uses to memory, and lives as long as the group. It
 // must be 3 % faster, except on a GPU, whose GEMM always decodes all of W
-// first. Resident weights (`once`) take their decoded size: `resident-bytes` go
-// to the weights that save the most seconds per byte.
+// first. Resident weights (`once`) need memory for their decoded values:
+// `resident-bytes` are given to the weights that save most seconds per byte.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"

@@ -78,7 +78,7 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
 }
 
 /// Transposes a Conv1D weight. bitsandbytes quantizes it as the Linear that
-/// replaces it, [out, in], so blocks go along x. The file keeps [in, out].
+/// replaces it, [out, in], so blocks are along `in`. The file has [in, out].
 /// Experts, which are not separate modules, are quantized as they are.
 static void turn(ParameterOp parameter, ArrayRef<WeightedMatmul> products) {
   RankedTensorType type = parameter.getTensorType();

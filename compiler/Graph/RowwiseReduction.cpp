@@ -27,7 +27,7 @@
 //   ...                                  // rows, from all ranks
 //   %sum = ...                           // of N times decode_rows, in order
 //   %codes2, %scales2 = train.encode_rows %sum
-//   ...                                  // this error is kept, too
+//   ...                                  // its error is a residual too
 //   %all = model.all_gather %codes2      // and the scales
 //   ...
 //   %w = train.decode_rows %all, ...

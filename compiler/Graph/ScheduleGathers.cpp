@@ -43,7 +43,7 @@ class ScheduleGathersPass
 
 /// A gather, and the first and last position of its readers among the step's
 /// other ops, both included. For a forward gather kept for the backward, `last`
-/// counts only forward readers, because it holds its memory afterwards anyway.
+/// is its last forward reader: afterwards its memory is not freed anyway.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;

@@ -20,13 +20,13 @@
 //   %y = model.reduce_scatter %s                      // [B, T, H]
 //
 // This is expert parallelism (Lepikhin et al., 2020: GShard) without dropped
-// tokens. All tokens may choose the experts of one rank, and the memory plan
-// must hold, so there is memory for the rows of all ranks. Every rank gets all
-// tokens instead of only those of its experts. If each token chooses as many
-// experts as there are ranks, that is no more data. Rows of other ranks'
-// experts are absent, and do not count in matmuls and gradients.
+// tokens. In the worst case all tokens choose experts of one rank, so the plan
+// has memory for the rows of all ranks. Every rank gets all tokens, not only
+// those of its experts. If each token chooses at least as many experts as there
+// are ranks, this sends no more data. Rows of other ranks' experts are absent,
+// and do not count in matmuls and gradients.
 //
-// Trainable weights are whole on every rank. A rank's offsets leave the groups
+// Trainable weights are unsharded. A rank's offsets leave the groups
 // of other ranks' experts empty, so its gradients for them are zero. The
 // all-reduce of data parallelism adds the gradients of all ranks.
 

@@ -16,9 +16,9 @@
 // gathers the weight where it is used (ZeRO stages 2 and 3, Rajbhandari et al.,
 // 2020).
 //
-// Vectors stay whole: they are small, and a collective has a cost. Parameters
-// stay whole, too, if their initial values are computed from other weights, or
-// if a rank uses only a range of them.
+// Vectors are not sharded: they are small, and a collective has a cost. Other
+// parameters are not sharded if their initial values are computed from other
+// weights, or if a rank uses only a range of them.
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"

@@ -14,10 +14,10 @@
 //   %x   = model.reduce_scatter %y
 //
 // and an LM head becomes ops on its shards and their merger (ModelShardOps.td).
-// Ranks send rows of tokens instead of the table, which is larger than a layer
-// and which no rank has whole (Shoeybi et al., 2019). With many ranks and
-// tokens, the rows have more bytes than the table. Then place-frozen-weights
-// shards and gathers the table.
+// Ranks send rows of tokens instead of gathering the table, which is larger
+// than a layer (Shoeybi et al., 2019). With many ranks and tokens, the rows
+// have more bytes than the table. Then place-frozen-weights shards and gathers
+// the table.
 //
 // Tensor-parallel ranks (shard-matmuls) have the same rows: only partial
 // results of the head are gathered, and sums are all-reduced.

@@ -3,14 +3,14 @@
 // Finds values of forward functions whose columns tensor-parallel ranks can
 // shard, for shard-matmuls. A set of values is sharded together or not at all.
 //
-//   %q = model.linear %x, %wq       // a set begins: each rank makes columns
+//   %q = model.linear %x, %wq       // a set begins: ranks compute columns
 //   %r = model.rope %q, ...         // q, k, v and their results
 //   %a = model.attention %r, ...
 //   %y = model.linear %a, %wo       // it ends: each rank uses its columns
 //
 // Interfaces classify the ops. A WeightedMatmul begins and ends sets. Row ops
 // without reductions, ColumnwiseOps and views continue a set. All other ops
-// need whole operands and make whole results. A weight with several uses (in
+// have unsharded operands and results. A weight with several uses (in
 // the reference model, in variants for other lengths) is sharded alike for all.
 
 #ifndef QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H

@@ -49,7 +49,7 @@ static std::optional<unsigned> kernelOperandOf(const KernelCall &call,
   return std::nullopt;
 }
 
-/// Returns true if the op that makes `value` can leave space between rows.
+/// Returns true if the op that computes `value` can leave space between rows.
 static bool canHaveStride(Value value) {
   auto result = cast<OpResult>(value);
   if (auto rows = dyn_cast<RowOp>(result.getOwner()))
@@ -137,7 +137,7 @@ bool StepMemory::waitsForBackward(Value value) {
 }
 
 //===----------------------------------------------------------------------===//
-// First: values written where they must end up
+// First: values computed in their final place
 //===----------------------------------------------------------------------===//
 
 /// Returns the start of `outside` if given, else of new memory.

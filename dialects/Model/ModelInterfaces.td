@@ -81,8 +81,8 @@ def Model_TokenReductionOp : NativeOpTrait<"TokenReductionOp"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Trait of ops that turn rows sorted by group into a result with rows in token
-/// order. If each rank holds some of the groups, the result is a partial sum.
+/// Trait of ops that compute rows in token order from rows sorted by group. If
+/// each rank holds some of the groups, the result is a partial sum.
 def Model_UngroupOp : NativeOpTrait<"UngroupOp"> {
   let cppNamespace = "::qlora::model";
 }

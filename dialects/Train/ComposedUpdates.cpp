@@ -176,8 +176,8 @@ SmallVector<Value> qlora::train::buildAdafactorVector(OpBuilder &b,
 // Muon (Jordan et al., 2024)
 //===----------------------------------------------------------------------===//
 //
-// Follows torch.optim.Muon with its defaults: Nesterov momentum, made
-// orthogonal by five Newton-Schulz steps,
+// Follows torch.optim.Muon with its defaults: Nesterov momentum, orthogonalized
+// by five Newton-Schulz steps,
 //
 //   G = X X^T,  X = a X + (b G + c G G) X      (G = X^T X where X is tall)
 //

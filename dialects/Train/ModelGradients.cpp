@@ -163,7 +163,7 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   return success();
 }
 
-/// Multiplies each sequence of a batch by its own number.
+/// Multiplies sequence i of a batch by element i of `numbers`.
 static Value scaleSequences(OpBuilder &b, Location loc, Value x,
                             Value numbers) {
   RankedTensorType type = tensorOf(x);
@@ -255,7 +255,7 @@ static LogicalResult reverse(ColumnSumOp sum, Tape &tape) {
   return success();
 }
 
-/// Returns whether each row reads its own number.
+/// Returns whether each row reads a separate number, not shared with others.
 static bool isRowNumber(MapAttr map) {
   return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
 }

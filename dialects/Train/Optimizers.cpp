@@ -8,7 +8,7 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Alignment in bytes of a state, which kernels read through its own pointer.
+/// Alignment in bytes of each state. Kernels get one pointer per state.
 static constexpr int64_t kStateAlignment = 64;
 
 /// Elements that share a scale in 8-bit states; equals kStateBlock in

@@ -6,7 +6,7 @@
 // mark-trainable chooses from --optim. A row of the table has the optimizer's
 // states and the op that computes an update. One op updates, as the row sets,
 //
-//   by group    all parameters that are updated alike, as rows of kFlatColumns
+//   by group    all parameters with one UpdateKind, as rows of kFlatColumns
 //               elements, by a row op; states have the layout of the group
 //   by tensor   each tensor of PEFT, even if a parameter stacks several, by
 //               `train.update` and a kernel of Kernels.def, or by several ops

@@ -58,7 +58,7 @@ int64_t updatePiecesOf(mlir::Operation *module);
 inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
 int64_t runRanksOf(mlir::Operation *module);
 
-/// A range of rows of the flat arenas whose parameters are updated alike. Row 0
+/// The rows of the flat arenas whose parameters have one UpdateKind. Row 0
 /// follows the statistics row. `rows` is divisible by updatePiecesOf(), and by
 /// runRanksOf() if that is not 0.
 struct FlatGroup {

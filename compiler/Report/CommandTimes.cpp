@@ -111,7 +111,7 @@ TimelineItem CommandTimes::itemOf(Operation *command) const {
   return item;
 }
 
-/// Fills `spans`, if not null, with one span per command of commandsOf(entry).
+/// If `spans` is not null, fills it with one span per command of the entry.
 Timeline CommandTimes::timelineOf(EntryOp entry, QueueSharing sharing,
                                   std::vector<TimelineSpan> *spans) const {
   std::vector<TimelineItem> items;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// plan.html: the charts. They share their x axis.
+// plan.html: the charts, which share one x axis.
 const kRight = 8, kBottom = 18; // pixels around a chart
 
 let entry; // the selected data.entries, with the fields that prepare() adds
@@ -13,9 +13,9 @@ const colourOf = (name) =>
 
 //---- Data -------------------------------------------------------------------
 
-// Returns the time of each command position, in microseconds. Lifetimes of
-// buffers are positions on the compute queue, so the time of a position is the
-// start of the compute queue's first command from there on.
+// Returns the time of each command position, in microseconds. The lifetimes of
+// buffers are positions on the compute queue. So the time of a position is the
+// start of the next command of the compute queue.
 function clockOf(commands, seconds) {
   const clock = new Float64Array(commands.queue.length + 1);
   let next = clock[commands.queue.length] = seconds * 1e6;
@@ -169,7 +169,7 @@ function drawMarks(chart, bottom) {
   pen.setLineDash([]);
 }
 
-// The peak is known only for the activation arena.
+// The peak is computed only for the activation arena (index 0).
 const isPeakShown = () => byId('arena').value === '0' && entry.peak.bytes > 0;
 
 // Labels the dashed line at the peak, with the command if there is space.

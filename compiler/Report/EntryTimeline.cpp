@@ -27,8 +27,8 @@ double EntryTimeline::seconds() const {
   return end;
 }
 
-/// Returns true for a launch with inputs that are all frozen weights or
-/// `gathered`.
+/// Returns true for a launch that reads only frozen weights, from the frozen
+/// arena or from `gathered` buffers.
 static bool readsOnlyFrozen(LaunchOp launch,
                             const DenseMap<Operation *, size_t> &gathered) {
   bool readsAny = false;
@@ -45,7 +45,7 @@ static bool readsOnlyFrozen(LaunchOp launch,
   return readsAny;
 }
 
-/// Returns the buffers whose writers read nothing but frozen weights.
+/// Returns the buffers that are computed only from frozen weights.
 static DenseSet<Operation *>
 decodedBuffers(ArrayRef<Operation *> commands,
                const DenseMap<Operation *, size_t> &gathered) {

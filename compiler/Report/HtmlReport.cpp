@@ -55,7 +55,7 @@ int64_t PageData::indexOf(StringRef text) {
   return texts.try_emplace(text, texts.size()).first->second;
 }
 
-/// Rounds to 0.1 us, because no launch takes less.
+/// Rounds to 0.1 us, since every launch takes longer than that.
 void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
                             double TimelineSpan::*time) {
   json.attributeArray(name, [&] {
@@ -66,7 +66,7 @@ void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
   });
 }
 
-/// Returns the name of a launch's kernel, or the name of another command.
+/// Returns the name of a launch's kernel. For other commands, returns op names.
 static StringRef kernelOf(Operation *command) {
   if (auto launch = dyn_cast<LaunchOp>(command))
     return launch.getKernel();
@@ -173,8 +173,8 @@ void PageData::write(const llvm::json::Value &plan, StringRef run,
   });
 }
 
-/// Returns JSON that is valid inside any element: `<` occurs only in strings,
-/// which may contain escapes.
+/// Escapes `<`, so that the JSON is valid inside any HTML element. It occurs
+/// only in JSON strings, which may contain escapes.
 static std::string embeddable(StringRef json) {
   std::string text;
   text.reserve(json.size());

@@ -15,8 +15,8 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Address of the first segment. It is high, as on a GPU, and exact as a
-/// double, because readers compute with doubles.
+/// Address of the first segment. It is as high as GPU addresses, and exactly
+/// representable as a double, because readers compute with doubles.
 static constexpr int64_t kFirstAddress = 0x7f0000000000;
 /// Segments begin at multiples of this, as in PyTorch's caching allocator.
 static constexpr int64_t kSegmentAlignment = 2 << 20;

@@ -24,7 +24,7 @@ using namespace qlora::program;
 /// Maximum number of buffers that are listed per entry, largest first.
 static constexpr size_t kLargest = 8;
 
-/// Passes with one decision for the module.
+/// Passes that record one decision for the whole module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
     kLayoutDecision, "shard-matmuls",        "shard-context",
     "shard-experts", "shard-sequence",       "partition-pipeline",
@@ -191,7 +191,7 @@ static void addCosts(ArrayRef<EntryTimeline> timelines,
   for (auto [entry, timeline] :
        llvm::zip_equal(*plan.getArray("entries"), timelines))
     entry.getAsObject()->try_emplace("seconds", timeline.seconds());
-  // Process and driver memory on a GPU are unknown here.
+  // On a GPU, the memory of the process and the driver is unknown here.
   if (device.gpu)
     return;
   plan["process_bytes"] = kTypicalProcessBytes;

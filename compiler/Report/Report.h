@@ -41,7 +41,7 @@ namespace qlora {
 
 enum class ReportFormat { Json, Html, Pickle };
 
-/// Returns the format of the extension; an error names the known ones.
+/// Returns the format for a file extension. Errors list the known extensions.
 StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
 
 /// Returns the plan without times: arenas and entries, as in train.so

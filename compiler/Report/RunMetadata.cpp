@@ -19,7 +19,7 @@ using namespace mlir;
 using namespace qlora;
 using json = nlohmann::ordered_json;
 
-/// Returns the time of SOURCE_DATE_EPOCH, or now.
+/// Returns the time in $SOURCE_DATE_EPOCH, or the current time if it is unset.
 static StatusOr<std::chrono::sys_seconds> reportTime() {
   using namespace std::chrono;
   const char *text = std::getenv("SOURCE_DATE_EPOCH");
@@ -97,8 +97,8 @@ static void addOptions(const Options &options, json &facts) {
   facts["set"] = set;
 }
 
-/// Returns the device's rates. They count as measured if the profile has rates
-/// of single kernels, as --calibrate writes them.
+/// Returns the device's rates. They are measured, not assumed, if the profile
+/// contains rates of single kernels, which --calibrate writes.
 static json ratesOf(const DeviceProfile &device) {
   return {{"device", device.cpu},
           {"cores", device.cores},

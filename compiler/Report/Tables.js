@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// plan.html: the tables, and the start of the page. Names of the model become
-// text nodes, never markup.
+// plan.html: the tables, and the code that starts the page. Names from the
+// model become text nodes, never markup.
 
 const kRowsShown = 40;
 
-// A column is [title, value of a row, number format].
+// A column is [title, function from a row to its value, number format].
 function cellOf(row, [, value, format]) {
   const what = value(row);
   const text = format ? format(what) : String(what);
@@ -210,8 +210,8 @@ function writeLegend() {
       ([key, name]) => make('span', '', colourBox(key), name)));
 }
 
-// Returns the index of the entry with the highest peak. If several are equal,
-// prefers the last micro-batch of a step.
+// Returns the index of the entry with the highest peak. If several have it,
+// prefers the entry of a step's last micro-batch.
 function highestEntry() {
   const height = (e) => 2 * e.peak.bytes + (e.kind === 'accumulate_last');
   return data.entries.reduce(

@@ -71,8 +71,8 @@ private:
 /// Byte ranges that commands of queues other than compute have touched so far.
 class TouchedRanges {
 public:
-  /// Appends the commands that a use of `range` must wait for: commands that
-  /// wrote a byte of it, and if `isWrite`, also commands that read a byte.
+  /// Appends the commands that an access to `range` must wait for: commands
+  /// that wrote a byte of it and, if `isWrite`, commands that read a byte.
   void findConflicts(const ByteRange &range, bool isWrite,
                      std::vector<size_t> &found) const {
     auto known = touches.find({range.unplaced, unsigned(range.arena)});
@@ -119,14 +119,14 @@ private:
 } // namespace
 
 /// Returns the commands that each command must wait for, in addition to earlier
-/// ones of its own queue. The end of the entry is an extra last command, which
-/// waits for all others.
+/// commands of its own queue. An extra last command stands for the end of the
+/// entry and waits for all others.
 /// - A command of another queue than compute waits for all earlier commands of
-///   the compute queue. So the memory that it writes is free, wherever
+///   the compute queue. The memory that it writes is then free, wherever
 ///   plan-memory puts it.
 /// - A command of the compute queue waits for AwaitedCopies::newest().
-/// - Every command waits for commands that wrote bytes which it touches, and
-///   for commands that read bytes which it writes.
+/// - Every command waits for commands that wrote bytes that it accesses, and
+///   for commands that read bytes that it writes.
 static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   std::vector<QueuedWork> order(commands.size() + 1);
   TouchedRanges touched;

@@ -33,9 +33,9 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 /// Returns the buffers that the command may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
-/// Maps each activation buffer that a weight is gathered into to the position
-/// of the command that fills it last. The weight comes from the ranks' fsdp
-/// shards or from host memory, possibly through another such buffer.
+/// Returns each activation buffer into which a weight is gathered, with the
+/// position of the last command that fills it. A weight is gathered from fsdp
+/// shards or host memory, possibly through another activation buffer.
 llvm::DenseMap<mlir::Operation *, size_t>
 gatheredBuffers(llvm::ArrayRef<mlir::Operation *> commands);
 
@@ -52,12 +52,12 @@ struct ByteRange {
   }
 };
 ByteRange rangeOf(mlir::Value buffer);
-/// Returns the bytes of `buffer` that one rank holds.
+/// Returns the bytes of this rank's shard of `buffer`, or of all of `buffer`.
 uint64_t ownBytes(mlir::Value buffer);
 
-/// Returns the dtypes and constants of a launch of library op `op`, from which
-/// rows of Kernels.def decide whether they accept it. Absent operands have no
-/// dtype.
+/// Returns the dtypes and constants of a launch of library op `op`. Rows of
+/// Kernels.def accept or refuse a launch based on this request. Absent operands
+/// have no dtype.
 KernelRequest requestOf(program::LaunchOp launch, const KernelOp *op);
 
 } // namespace qlora

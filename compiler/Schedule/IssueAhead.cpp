@@ -15,8 +15,8 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Seconds of concurrent arithmetic required per second of launch. The cost
-/// model is accurate to a factor of 1.5, and concurrent kernels slow down.
+/// A launch of t seconds needs kCover * t seconds of concurrent arithmetic: the
+/// cost model is off by up to 1.5x, and kernels slow each other down.
 static constexpr double kCover = 2.0;
 
 namespace {
@@ -68,8 +68,8 @@ private:
 // Launches to move
 //===----------------------------------------------------------------------===//
 
-/// Returns the buffer that a launch prepares from frozen parameters alone,
-/// gathered or not, or null if the launch does anything else.
+/// Returns the buffer that a launch computes only from frozen parameters
+/// (gathered or not), or null for any other command.
 BufferOp AheadIssuer::preparedBy(Operation *command) const {
   auto launch = dyn_cast<LaunchOp>(command);
   if (!launch)
@@ -132,8 +132,8 @@ std::vector<Prepared> AheadIssuer::collect() {
 // Positions to move them to
 //===----------------------------------------------------------------------===//
 
-/// Returns the work of each device kernel of a launch. Takes the GPU's kernels,
-/// because only GPUs have a concurrent copy queue.
+/// Returns the work of each device kernel of a launch. Assumes the GPU's
+/// kernels, because only GPUs have a concurrent copy queue.
 std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
   auto kernel = symbols.lookup<program::KernelOp>(launch.getKernel());
   if (kernel.getOp())
@@ -158,7 +158,7 @@ double AheadIssuer::coverOf(Operation *command) {
   return seconds;
 }
 
-/// Returns the position, `earliest` or later, before which the launches go.
+/// Returns the position, at least `earliest`, before which the launches move.
 size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   double needed = 0;
   for (LaunchOp launch : prepared.launches)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Makes one program.kernel per distinct body.
+// Creates one program.kernel per library op and per distinct generated body.
 
 #include "compiler/Schedule/StepLowering.h"
 

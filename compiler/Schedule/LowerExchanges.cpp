@@ -27,7 +27,7 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
 }
 
 /// Copies from the host arena. The copy takes long and needs no kernel, so it
-/// is on the communication queue; on the copy queue, decodes would wait for it.
+/// uses the communication queue. On the copy queue it would delay decodes.
 void StepLowering::lowerFromHost(Location loc, Value to,
                                  const ParameterPlace &place) {
   program::CopyOp::create(b, loc, to,
@@ -60,7 +60,7 @@ void StepLowering::lowerGather(GatherWeightOp op) {
                                 /*peer=*/0, program::Group::FSDP);
 }
 
-/// Copies densely, so that host memory has no gaps between rows.
+/// Copies without gaps between rows, to save host memory.
 void StepLowering::lowerCopy(CopyToHostOp op) {
   program::CopyOp::create(b, op.getLoc(), placeOf(op).buffer,
                           view(densePlaceOf(op.getX()), op.getX()),
@@ -73,7 +73,7 @@ void StepLowering::lowerCopy(CopyFromHostOp op) {
       program::Queue::Communication, b.getI64IntegerAttr(0));
 }
 
-/// Reduce-scatters a gradient, with zeros as the padding of the last shard.
+/// Reduce-scatters a gradient. The last shard is padded with zeros.
 void StepLowering::lowerScatter(ScatterGradientOp op) {
   Value gradient = op.getGradient();
   RankedTensorType type = tensorTypeOf(gradient);
@@ -107,7 +107,7 @@ void StepLowering::lowerGather(GatherFlatOp op) {
                                 program::Group::FSDP);
 }
 
-/// Exchanges the rows of this rank with those of the group's other ranks.
+/// Lowers all-gather, reduce-scatter and all-to-all of rows within a group.
 void StepLowering::lowerTogether(Operation &op, Ranks ranks) {
   using program::Collective;
   const auto kind = isa<AllGatherOp>(op)       ? Collective::AllGather

@@ -62,8 +62,8 @@ static program::Role roleOf(ParameterOp parameter) {
                              : program::Role::Trainable;
 }
 
-/// Returns whether a weight is quantized in the file, on load (Turned: after it
-/// was transposed), or not at all.
+/// Returns whether a weight is quantized in the file (Stored), on load, on load
+/// after a transposition (Turned), or not at all.
 static program::Quantization quantizationOf(ParameterOp parameter,
                                             QuantizedType stored) {
   using program::Quantization;

@@ -10,10 +10,10 @@
 //   %a = program.buffer activation offset 0 bytes 8192 ...
 //   %b = program.buffer activation offset 0 bytes 8192 ...
 //
-// Offsets are multiples of the arena's alignment. ArenaPacker.h does the
+// Offsets are multiples of the arena's alignment. ArenaPacker.h describes the
 // packing. The arena is as large as the largest entry needs. That entry is
-// packed first; the others are packed in parallel, and only until they fit into
-// the same bytes.
+// packed first. The others are packed in parallel, and their packing stops as
+// soon as they fit into the same bytes.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/EntryBuffers.h"

@@ -2,10 +2,10 @@
 
 // select-kernels: gives each launch of a library op the first row of
 // Kernels.def that accepts it. The workspace is large enough for that row and
-// for all later rows that accept the launch, because the loader takes a later
-// row if the machine lacks the library of the first. Every rejection is a
-// remark. The last row accepts everything. Reference kernels for tests are
-// never chosen.
+// for all later rows that accept the launch. The loader uses a later row if the
+// machine lacks the library of the selected row. Every rejection is a remark.
+// The last row accepts every launch. Reference kernels for tests are never
+// chosen.
 //
 //   program.launch @matmul(%a, %b, %c) absent [3] ...
 //
@@ -52,8 +52,8 @@ private:
   ArrayAttr factsOfChoices();
 
   llvm::StringMap<FlatSymbolRefAttr> symbols;
-  /// Number of launches by choice. A choice is the name of the chosen row, then
-  /// the reasons against the refused rows.
+  /// Number of launches by choice: the name of the chosen row, followed by the
+  /// reasons why earlier rows were refused.
   std::map<std::vector<std::string>, int64_t> choices;
 };
 } // namespace
@@ -151,8 +151,8 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   return success();
 }
 
-/// Returns how often each row was chosen, with the reasons against earlier
-/// rows, as the pass's decision.
+/// Returns the pass's decision: how often each row was chosen, and why earlier
+/// rows were refused.
 ArrayAttr SelectKernelsPass::factsOfChoices() {
   Builder builder(&getContext());
   SmallVector<Attribute> facts;

@@ -37,7 +37,7 @@ static constexpr StepResult kResults[] = {
     {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
     {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
     {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 32},
-    // The only result with one value per token.
+    // One value per token, so it comes last.
     {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 
 int64_t qlora::resultBytes(int64_t tokens) {
@@ -190,8 +190,8 @@ int64_t StepLowering::bytesFor(Value value) const {
   return bytes;
 }
 
-/// True if the buffer of `value` has space for padding after the value, and no
-/// other value of the buffer has been written to that space.
+/// True if the buffer of `value` has space for padding after the value, and
+/// nothing else has been written to that space.
 bool StepLowering::hasRoomBehind(Value value) {
   const MemoryRoot &root = memory.rootOf(value);
   const int64_t bytes = tensorBytes(tensorTypeOf(value));
@@ -203,8 +203,8 @@ bool StepLowering::hasRoomBehind(Value value) {
          });
 }
 
-/// Creates a buffer for `value` in the activation arena, or for a copy to the
-/// host in the saved arena.
+/// Creates a buffer for `value`: in the saved arena for a copy to the host,
+/// else in the activation arena.
 Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
@@ -222,7 +222,7 @@ Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
 }
 
 /// True if the backward reads the memory of a forward op's result, or a copy
-/// of it that came back from host memory.
+/// of the result that was brought back from host memory.
 bool StepLowering::isSaved(const MemoryRoot &root) const {
   return llvm::any_of(root.values, [](Value value) {
     if (value.getDefiningOp<CopyFromHostOp>())
@@ -258,7 +258,7 @@ Place StepLowering::at(const MemoryPlace &place) {
 
 Place StepLowering::placeOf(Value value) { return at(memory.placeOf(value)); }
 
-/// True if no gaps are between the rows of a tensor of `type` at `place`.
+/// True if a tensor of `type` at `place` has no gaps between its rows.
 bool StepLowering::isDense(const Place &place, RankedTensorType type) {
   return place.stride == matrixColumns(type) || matrixRows(type) == 1;
 }

@@ -45,8 +45,8 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
          label);
 }
 
-/// Halves `elements` until every row at `place`, of `columns` elements, starts
-/// at a multiple of that many elements, or of kVectorBytes if that is less.
+/// Halves `elements` until every row (`columns` elements) at `place` starts at
+/// a multiple of `elements`, or of kVectorBytes if that is smaller.
 static int64_t alignedElements(int64_t elements, const Place &place,
                                int64_t columns, int64_t elementBytes) {
   auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
@@ -60,13 +60,13 @@ static int64_t alignedElements(int64_t elements, const Place &place,
   return elements;
 }
 
-/// True if an operand of this kind has an element in each column of a row.
+/// True if an operand of this kind has one element per column of a row.
 static bool isByColumn(MapKind kind) {
   return kind != MapKind::Scalar && kind != MapKind::Global;
 }
 
-/// Returns how many elements a vector load covers, for the widest element type
-/// of the operands with an element in each column.
+/// Returns how many elements of the widest element type a vector load covers.
+/// Considers only operands for which isByColumn() is true.
 static int64_t elementsOfLoad(RowsOp op) {
   int64_t bits = 8;
   auto look = [&](Value value) {
@@ -182,7 +182,7 @@ void StepLowering::lowerConcat(ConcatOp op) {
   }
 }
 
-/// Adds or copies the values that were not written directly to the destination.
+/// Adds or copies each value that was not computed directly in its destination.
 void StepLowering::lowerStores(MemoryOp op) {
   for (const MemoryStore &store : op.getMemoryStores()) {
     if (memory.isMadeInPlace(store))

@@ -21,12 +21,12 @@ inline constexpr int64_t kArenaAlignment = 64;
 /// for the other micro-batches is cloned.
 inline constexpr llvm::StringLiteral kOnceAStepAttr = "once_a_step";
 
-/// Returns the bytes of the input arena. It holds the first `inputs` of
-/// kStepInputs, each with one i32 for each of the largest variant's `tokens`.
+/// Returns the bytes of the input arena. It contains the first `inputs` inputs
+/// in kStepInputs, each as one i32 per token of the largest variant (`tokens`).
 /// All variants use the same offsets.
 int64_t inputBytes(int64_t inputs, int64_t tokens);
-/// Returns the bytes of the result arena. It holds one number for each result,
-/// and for `correct` one number per token.
+/// Returns the bytes of the result arena. Each result is one number, except
+/// `correct`, which is one number per token.
 int64_t resultBytes(int64_t tokens);
 
 /// The `program.kernel`s of a module: one per library op and one per distinct
@@ -80,8 +80,8 @@ public:
       : step(step), layout(layout), kernels(kernels), tokens(tokens),
         memory(step) {}
 
-  /// Creates the entry at `outer`. Emits an error for an op that is neither a
-  /// row, library, view nor train op.
+  /// Creates the entry at `outer`. Emits an error for an op other than row,
+  /// library, view and train ops.
   mlir::FailureOr<program::EntryOp> run(mlir::OpBuilder &outer);
 
 private:

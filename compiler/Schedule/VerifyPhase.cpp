@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// verify-phase: what must hold after each phase, checked in every build.
+// verify-phase: checks the invariants of each phase, in every build type.
 //
 // | phase    | none are left              | and                              |
 // |----------|----------------------------|----------------------------------|

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Option names and values of earlier versions: hidden, but accepted on the
-// command line, in YAML files and in recorded options. Two names are errors,
-// except in files that an earlier version wrote.
+// Option names and values of earlier versions. --help hides them, but the
+// command line, YAML files and recorded options accept them. Two names are
+// accepted only in files that an earlier version wrote.
 
 #include "runtime/Base/CommandLine.h"
 

@@ -69,8 +69,8 @@ TEST(StepPacking, RanksGetEqualShares) {
 }
 
 TEST(StepPacking, PairsCountWhereAttentionDoes) {
-  // If cost counts tokens, 100 + 20 and 60 + 60 are equal. If it counts pairs
-  // of tokens (as attention does), the long row is alone.
+  // If the cost counts tokens, {100, 20} and {60, 60} are balanced. If it
+  // counts pairs of tokens, as attention does, the row of 100 tokens is alone.
   const Lengths lengths = {100, 60, 60, 20};
   EXPECT_EQ(packStep(lengths, {{240}, 2, 1, 2, {1, 0}}),
             (StepPlan{{0, 3}, {1, 2}}));

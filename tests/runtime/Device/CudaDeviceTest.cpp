@@ -51,8 +51,8 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   EXPECT_EQ(calls["graphInstantiate"], 2);
   EXPECT_EQ(calls["launchKernel"], 2 * 3);
   EXPECT_EQ(calls["streamSynchronize"], 0);
-  // The graph includes the communication queue, which branches off and rejoins,
-  // in addition to the two events of the entry itself.
+  // In addition to the entry's two events, the graph has two events, at which
+  // the communication queue branches off and rejoins.
   EXPECT_EQ(calls["eventRecord"], 2 * 4);
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
 }

@@ -128,8 +128,8 @@ TEST(CostModel, AttentionIsCausalAndWindowed) {
   EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
 }
 
-/// A GPU with round rates: 1000 GFLOP/s of attention forward and 500 backward
-/// with cuDNN, 400 and 200 with our kernels, at any length.
+/// A GPU with round attention rates at any length, in GFLOP/s: 1000 forward and
+/// 500 backward with cuDNN, 400 and 200 with our kernels.
 DeviceProfile roundGpu() {
   DeviceProfile device = roundDevice();
   GpuRates &gpu = device.gpu.emplace();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Compares int8_matmul, and the panel_matmul that computes its gradient, with
-// the results of bitsandbytes' MatMul8bitLt: bit for bit without outlier
-// columns, and within the rounding error of the outliers' f32 sum otherwise.
+// bitsandbytes' MatMul8bitLt. Results without outlier columns are equal bit for
+// bit. Other results differ by rounding of the outliers' f32 sum.
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Math/Stored.h"

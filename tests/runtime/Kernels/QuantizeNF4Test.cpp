@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Compares the quantizer with bytes that bitsandbytes wrote. Packed codes and
-// f32 scales are equal bit for bit. Nested codes and decoded values are equal
-// given the reference's offset; our own offset is within 2 ulp.
+// f32 scales are equal bit for bit. With the reference's offset, nested codes
+// and decoded values are equal too. Our own offset is within 2 ulp.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/QuantizeTensor.h"

@@ -61,9 +61,9 @@ protected:
   DemoTables tables;
 };
 
-// ACCUMULATE_LAST: gather reads 64 bytes and updates 64, scale_add reads 128
-// and writes 64, so both move 192 bytes. UPDATE: descend updates 64 bytes and
-// reads 64; 72 bytes are set to zero.
+// In ACCUMULATE_LAST, gather reads 64 bytes and updates (reads and writes) 64;
+// scale_add reads 128 and writes 64. Both move 192 bytes. In UPDATE, descend
+// moves 192 bytes too, and 72 bytes are set to zero.
 constexpr double kKernel = 1e-6 + 192e-9;
 constexpr double kUpdate = 2e-6 + 192e-9 + 72e-9;
 
@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second stage runs twice the kernel that overlaps with the transfer. This
-/// stage is therefore ready later and has more work.
+/// The second stage runs the kernel that overlaps with the transfer two times.
+/// It is therefore ready later and has more work.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;

@@ -17,8 +17,8 @@ inline constexpr RankTimeLimits kTenthLimits = [] {
        {&limits.handshake, &limits.stranger, &limits.longer, &limits.closing,
         &limits.telling, &heartbeat.beat, &heartbeat.settle, &heartbeat.word})
     *each /= 10;
-  // On a busy machine a thread may not run for seconds. So these limits
-  // tolerate more missed heartbeats. Tests do not wait for `neighbours`.
+  // On a busy machine a thread may not run for seconds, so more heartbeats may
+  // be missed. No test waits for `neighbours`, which is unchanged.
   heartbeat.missed *= 10;
   return limits;
 }();

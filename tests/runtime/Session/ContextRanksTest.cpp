@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Programs with two context-parallel ranks (UNIGRAM_CONTEXT_RANKS). Each rank
-// has half of every sequence's tokens; together they train exactly like a
+// has half of every sequence's tokens. Both ranks together train exactly like a
 // single rank.
 
 #include <gmock/gmock.h>

@@ -101,7 +101,7 @@ protected:
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
   /// Expects errors for a program that needs pairs of ranks with the same rows.
-  /// `what` describes in messages what a pair shards. `axis` is its axis of
+  /// `what` describes in messages what a pair shards. `axis` is the axis of
   /// --parallel.
   void refuseOtherRuns(const char *program, const std::string &what,
                        const std::string &axis);

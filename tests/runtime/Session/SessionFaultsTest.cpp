@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Complete runs in a child process, in which each call on a file fails in turn,
-// or the process is killed at the call. A failed run reports the cause,
-// complete checkpoints stay complete, and the run resumes to the same bytes.
+// Complete runs in a child process. Each file call fails in turn, or the
+// process is killed at the call. A failed run reports the cause, complete
+// checkpoints stay complete, and the run resumes with the same bytes.
 
 #include <gtest/gtest.h>
 

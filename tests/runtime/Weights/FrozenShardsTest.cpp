@@ -180,8 +180,8 @@ public:
   uint64_t most = 0, resident = 0;
 };
 
-/// Both ranks are threads of this process. It may need two tensors of 16 MiB
-/// and their buffers, but not twice the 192 MiB of all tensors.
+/// Both ranks are threads of this process. The process may need two tensors of
+/// 16 MiB and buffers, but not twice the 192 MiB of all tensors.
 TEST(FrozenShardsMemory, IsThatOfOneTensor) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   constexpr int kRanks = 2;

@@ -58,9 +58,9 @@ public:
     copy(images, header.images, header.image_count);
   }
 
-  /// Makes the module a CUDA program. Each kernel has a symbol of its name, 32
-  /// threads and 4 rows per block. Each of two units has cubins for sm_80 and
-  /// sm_90, and PTX.
+  /// Makes the module a CUDA program. Each kernel's symbol is its name. Each
+  /// block has 32 threads and 4 rows. Each of two units has cubins for sm_80
+  /// and sm_90, and PTX.
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;

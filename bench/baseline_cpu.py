@@ -8,11 +8,11 @@
                 [--steps 6]
 
 Trains LoRA (r = 16, all linears, AdamW at a constant rate) with the weights,
-data and initial adapter of qlora-run. bitsandbytes would decode experts in
-every step; here they are decoded once, and use the fastest of transformers'
-expert implementations. A token file has one micro-batch per step. A rows file
-gives --batch-rows rows per step, in file order, padded to the longest, as the
-usual collator does.
+data and initial adapter of qlora-run. Experts are decoded once, not in every
+step as by bitsandbytes, and use the fastest of transformers' expert
+implementations. A token file has one micro-batch per step. A rows file has
+--batch-rows rows per step, in file order, padded to the longest row, as by the
+usual collator. *
 
 Prints a line of JSON once everything is loaded (for a model with experts, also
 a step's seconds in each implementation). For each line `steps N` on standard
@@ -90,8 +90,8 @@ def decode_experts(model):
 
 
 def copied_bytes(config, tokens, width):
-    """Returns the bytes that batched_mm keeps for the backward pass. batched_mm
-    copies the weights of all experts that a token chooses, for each token."""
+    """Returns the bytes that batched_mm keeps for the backward pass: for each
+    token, copies of the weights of its experts."""
     return (tokens * config.num_experts_per_tok * config.num_hidden_layers
             * 3 * config.hidden_size * config.moe_intermediate_size * width)
 
@@ -179,8 +179,8 @@ class Trainer:
             self.choose_way(next(batches(options)))
 
     def choose_way(self, batch):
-        """Chooses the fastest expert implementation, without updating weights.
-        Times the implementations in turns, to even out noise."""
+        """Chooses the fastest expert implementation without updating weights.
+        Times the implementations in turns, because load varies."""
         needed = copied_bytes(self.model.config, batch[0].numel(),
                               2 if self.has_autocast else 4)
         ways = [way for way in EXPERT_WAYS

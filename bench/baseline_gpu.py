@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """The baseline on a GPU: transformers + PEFT, with random weights of a real
-shape in NF4 with double quantization. NF4 is bitsandbytes' if installed, else
-nf4_torch.py's; the output names which.
+shape in NF4 with double quantization. NF4 is from bitsandbytes if installed,
+else from nf4_torch.py; the output names it.
 
     baseline_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
                 --warm-up N --steps N [--checkpointing] [--device cuda]

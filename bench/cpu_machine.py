@@ -19,9 +19,9 @@ def probe():
 
 @functools.cache
 def peer_environment():
-    """Returns the environment of baseline_cpu.py. On a machine that hides the
-    sizes of AMX tiles, variables forbid tiles: PyTorch's oneDNN would raise an
-    illegal instruction. qlora-run avoids tiles there by itself."""
+    """Returns the environment of baseline_cpu.py. If the machine hides the
+    sizes of AMX tiles, forbids tiles, because PyTorch's oneDNN would execute an
+    illegal instruction. qlora-run avoids tiles there automatically."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
@@ -40,8 +40,8 @@ def higher(left, right):
 
 
 def calibrate(folder, threads=0):
-    """Returns the path of device.json, the rates of this machine with `threads`
-    threads (0: all). Measures only if `folder` does not have it."""
+    """Returns the path of device.json, which has the rates of this machine with
+    `threads` threads (0: all). Measures only if `folder` has no such file."""
     folder = os.path.join(folder, f"threads-{threads}") if threads else folder
     path = os.path.join(folder, "device.json")
     if not os.path.exists(path):
@@ -79,7 +79,7 @@ def children(pid):
 
 
 def proportional_bytes(pid):
-    """Returns a process's PSS in bytes: memory that n processes share counts
+    """Returns a process's PSS in bytes: a page that n processes share counts
     1/n."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:

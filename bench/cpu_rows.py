@@ -4,10 +4,10 @@
 train in turns.
 
 Both start from the same weights, adapter and data. A row counts only if their
-losses agree. The reference is the peer's loss in float32, step by step. In
-float32 qlora-run must be within PEER_LOSS of it, in bfloat16 within
-BFLOAT16_LOSS. For tiny shapes without the peer, the first step must be within
-FLOAT32_LOSS of reference.py.
+losses agree. The reference is the peer's float32 loss of each step. qlora-run
+must be within PEER_LOSS of it in float32, and within BFLOAT16_LOSS in bfloat16.
+For tiny shapes without the peer, the first step must be within FLOAT32_LOSS of
+reference.py.
 """
 
 import os
@@ -151,7 +151,7 @@ class Ours:
         return max(self.runs, key=self.rate)
 
     def losses(self, compute):
-        """Returns losses to compare with the peer's: of each step; for
+        """Returns the losses to compare with the peer's: one per step, or for
         fine-tuning, only the loss of the first batch before training."""
         if not self.row.fine_tuning:
             return self.runs[compute][0].losses
@@ -217,8 +217,8 @@ def check_losses(row, inputs, own, peer_losses):
 
 
 def describe_step(trace, peak):
-    """Returns the shares of a step's time, and the rates of GEMMs and LM head
-    relative to `peak`. The LM head includes GEMMs and a softmax."""
+    """Returns the fractions of a step's time, and the rates of the GEMMs and
+    the LM head relative to `peak`. The LM head has GEMMs and a softmax."""
     shares = ours.shares(trace)
     return {"shares": shares,
             "gemm_of_probe": ours.rate_of(trace, "GEMM") / peak,

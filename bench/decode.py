@@ -126,7 +126,7 @@ def least_form(group):
 
 def wrong_choices(choices, has_room):
     """Returns messages about linears whose forms contradict the predicted
-    seconds. The form `once` is for all GEMMs of a weight or for none."""
+    seconds. All GEMMs of a weight have the form `once`, or none."""
     wrong = []
     for linear in dict.fromkeys(linear for linear, _ in choices):
         groups = [choices[linear, is_backward] for is_backward in (False, True)

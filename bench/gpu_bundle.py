@@ -76,8 +76,8 @@ def check_tools(tools):
 
 def drop_run_path(path):
     """Drops a program's run path, so that it uses the libraries of the machine
-    on which it runs. The run path of KernelTests is the software CUDA platform,
-    which would hide a GPU."""
+    that runs it. The run path of KernelTests leads to the software CUDA
+    platform, which would hide a GPU."""
     listed = subprocess.run(["readelf", "-d", path], check=True, text=True,
                             capture_output=True).stdout
     if found := re.search(r"R(?:UN)?PATH\).*\[(.+)\]", listed):

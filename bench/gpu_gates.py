@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""Compares gpu-micro's results with gates (minimum rates). Gates are for an
-H200. For another GPU they are scaled by the GPU's measured copy or large-GEMM
-rate, and the row's note says that they are scaled.
+"""Compares gpu-micro's results with gates (minimum rates), which are for an
+H200. For another GPU, gates are scaled by its measured rate of copies or large
+GEMMs, and the row has a note about it.
 """
 
 MEMORY_PARTS = ("element-wise", "optimizer")
@@ -21,10 +21,10 @@ class Gates:
         self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
 
     def attention(self, line):
-        """Returns the gate of cuDNN's attention: the one for the longest listed
+        """Returns the gate of cuDNN's attention: that of the longest listed
         length up to the launch's length. There is none for other kernels, for
-        shorter lengths, and for rows with segments: cuDNN computes all pairs of
-        their tokens, although only visible pairs count as FLOP."""
+        shorter lengths, and for rows with segments: cuDNN computes all token
+        pairs, but only visible pairs count as FLOP."""
         if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
             return None
         lengths = [int(length) for length in self.gates["attention"]
@@ -55,7 +55,7 @@ class Gates:
 
     def head(self, line, seconds):
         """Returns the launch's time without its GEMMs, in passes over the f32
-        logits at the copy rate. The GEMMs count with the large GEMM's rate."""
+        logits at the copy rate. The GEMMs count with a large GEMM's rate."""
         logits = 4 * line["constants"]["rows"] * line["constants"]["vocab"]
         rest = seconds - line["flops"] / self.gemm
         return ("passes over the logits", rest * self.copy / logits,

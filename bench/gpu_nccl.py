@@ -108,8 +108,8 @@ def free_port():
 
 
 class TwoRanks:
-    """Endless training by two ranks that no launcher watches, so that a rank
-    ends only because of what it detects itself."""
+    """Endless training by two ranks without a launcher. A rank ends only
+    because of faults that it detects itself."""
 
     def __init__(self, machine, case, module, flags):
         self.out = tempfile.mkdtemp(dir=machine.work)

@@ -90,8 +90,8 @@ def has_time(machine):
 
 def run_unit(unit, others, machine, report, options):
     """Runs a unit. Marks it as finished, even after an error or its own time
-    limit, unless the time of this call is used up: then the next call repeats
-    the unit."""
+    limit. If the time of the whole call is over, does not mark it, and the next
+    call repeats the unit."""
     report.begin(unit.name)
     case = unit.run["name"] if unit.run else ""
     try:

@@ -45,7 +45,7 @@ def read_steps(path):
 
 
 def summarise(machine, run, record, done, steps, summary):
-    """Returns a dictionary of the run's figures. Memory is the GPU's, and times
+    """Returns a dictionary of the run's figures. Memory is GPU memory; times
     are measured on the host."""
     measured = steps[run["warm_up"]:run["warm_up"] + run["steps"]]
     seconds = statistics.median(row["step_time"] for row in measured)

@@ -25,7 +25,7 @@ CODE_BOOK = torch.tensor([
 
 
 def dynamic_map():
-    """Returns the 256 values that 8-bit codes of scales stand for: seven signed
+    """Returns the 256 values of the 8-bit codes of scales: seven signed
     decades, 0 and 1."""
     numbers = [torch.tensor([0.0, 1.0])]
     for decade in range(7):
@@ -64,7 +64,7 @@ def quantize(weight):
 
 def decode(packed, absmax, nested_absmax, nested_offset, numbers, pairs,
            dtype):
-    """Decodes a weight. `numbers` are dynamic_map(), and `pairs` the two values
+    """Decodes a weight. `numbers` is dynamic_map(). `pairs` has the two values
     of each packed byte."""
     nested = nested_absmax.repeat_interleave(NESTED_BLOCK)[:len(absmax)]
     scales = numbers[absmax.int()] * nested + nested_offset

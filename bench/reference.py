@@ -27,7 +27,7 @@ SCALE = 2.0  # alpha / r
 
 
 def dynamic_map():
-    """Returns the 256 values that 8-bit codes of scales stand for: seven signed
+    """Returns the 256 values of the 8-bit codes of scales: seven signed
     decades, 0 and 1."""
     numbers = [0.0, 1.0]
     for decade in range(7):
@@ -92,9 +92,9 @@ class Model:
 
     def quantized_together(self):
         """Returns lists of weights that are quantized as one tensor, with one
-        offset of the scales. A list has the gate and up weights of a layer's
-        experts (gate 0, up 0, gate 1, ...), the down weights of a layer's
-        experts, or one other linear."""
+        offset of the scales: gate and up weights of a layer's experts (gate 0,
+        up 0, gate 1, ...), down weights of a layer's experts, or one other
+        linear."""
         linears = [name for name in self.weights
                    if name.endswith("proj.weight")]
         stacks = {}

@@ -44,7 +44,7 @@ class Ranks:
         self.runs, self.proportional = [], 0
 
     def watch(self, child):
-        """Records memory after each logged step, when all memory that a step
+        """Records memory after each logged step: then all memory that a step
         touches is resident."""
         self.proportional = max(self.proportional,
                                 cpu_machine.tree_proportional_bytes(child.pid))

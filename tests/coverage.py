@@ -40,8 +40,8 @@ LEFT_OUT = re.compile(
 
 
 class Places:
-    """Numbers the lines and branches of the six folders. A set of them is an
-    int with a bit for each."""
+    """Numbers the lines and branches of the six folders. An int with one bit
+    per line or branch represents a set."""
 
     def __init__(self, lines, branches):
         self.lines, self.branches = lines, branches
@@ -64,8 +64,8 @@ def relative(file):
 
 
 def decisions(branches):
-    """Returns the branches of a line without the pairs of a call: its return,
-    followed by the exception that it may throw."""
+    """Returns the branches of a line without those of calls. A call has a pair:
+    its return, followed by the exception that it may throw."""
     following = [*branches[1:], {"throw": False}]
     return [branch for branch, after in zip(branches, following)
             if not branch["throw"] and

@@ -66,7 +66,7 @@ def blank(text):
 
 def mutants_of(text, previous):
     """Yields (operator, changed line) for each mutant of a line. `previous` is
-    the line before it."""
+    the preceding line."""
     code = blank(text)
     if re.match(r"\s*(#|assert\(|static_assert|template|case |using )", text):
         return

@@ -35,7 +35,7 @@ def normalise(text: str) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Returns false for a text that only passes on another message."""
+    """Returns false for a text that only forwards another message."""
     return bool(re.search(r"[A-Za-z]{2}", text)) and " " in text
 
 

@@ -32,7 +32,7 @@ SEGMENTS = ((70, 30, 21), (128,), (1, 5, 90, 32), (17, 64))
 
 
 def batches():
-    """Returns the data; most tokens depend on the token before."""
+    """Returns the data. Most tokens depend on the preceding token."""
     random = np.random.default_rng(11)
     shape = (STEPS, BATCH, LENGTH)
     data = {name: np.zeros(shape, np.int32) for name in

@@ -78,7 +78,7 @@ def verify(folder):
 
 
 def contents(folder):
-    """Returns everything in a run's folder that must be the same after it is
+    """Returns everything in a run's folder that must be equal after the run was
     resumed."""
     last = os.path.join(folder, f"checkpoint-{steps_of(folder)[-1]}")
     with open(os.path.join(folder, "adapter_model.safetensors"), "rb") as file:

@@ -67,9 +67,9 @@ def compile_for(options, folder, config, *flags):
 
 
 def train(options, row, folder, module):
-    """Returns metrics, and the logits before and after training. The latter are
-    None if the output is rounded, so that its logits differ by more than
-    arithmetic."""
+    """Returns metrics, and the logits before and after training. The logits
+    after training are None if the output is rounded, because rounding changes
+    them."""
     environment = (cuda_environment(options, row["ranks"])
                    if options.target == "cuda" else os.environ)
     environment = {**environment, "XDG_CACHE_HOME": folder}

@@ -85,8 +85,8 @@ def adapted_linears(row):
 
 
 def expert_adapters(row, rank):
-    """Lists the adapters of expert weights. PEFT wraps a module once for each
-    parameter; the wrapper of the second parameter is the outer one."""
+    """Lists the adapters of expert weights. PEFT wraps a module once per
+    parameter, so the wrapper of the second parameter is the outer one."""
     family = family_of(row)
     hidden, count = family.sizes()[0], family.experts["count"]
     inner = family.experts["inner"]
@@ -99,7 +99,7 @@ def expert_adapters(row, rank):
 
 
 def bias_shapes(row):
-    """Yields the model's biases that `bias` trains."""
+    """Yields the biases of the model that the option `bias` makes trainable."""
     which, adapted = lora_options(row).get("bias", "none"), {
         path for path, _, _ in adapted_linears(row)}
     for name, _, shape in family_of(row).tensors():
@@ -135,8 +135,8 @@ def adapter_shapes(row):
 
 
 def adapter_tensors(row, seed):
-    """Draws an adapter's tensors, without neutral values: zeros in B, for
-    example, would hide the gradient of A."""
+    """Draws an adapter's tensors. Avoids values that hide errors: with zeros in
+    B, for example, the gradient of A would be zero."""
     tensors = {}
     for name, shape in adapter_shapes(row):
         if name.endswith("magnitude_vector"):

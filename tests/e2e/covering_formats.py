@@ -108,9 +108,9 @@ def stored_mxfp4(seed, name, shape):
 
 
 def scale_of_fp8(seed, name, shape):
-    """Draws the scales of a model's linears: some have one for each row, some
-    one for all, and some one for each block of 128 x 128, including partial
-    ones. Returns the stored scale, and the factor of each element."""
+    """Draws the scales of a model's linears: one per row, one for all, or one
+    per block of 128 x 128, which may be partial. Returns the stored scale, and
+    the factor of each element."""
     kind = fp8_kind(name)
     tile = {"channel": (1, shape[1]), "tensor": shape,
             "block": (TILE, TILE)}[kind]

@@ -81,10 +81,9 @@ def all_pairs():
 
 
 def covering_array():
-    """Builds the array greedily: the next row is one with the most pairs that
-    are still missing, and among those the row whose levels were used least. The
-    order of levels decides the rest, so the array is the same on every
-    machine."""
+    """Builds the array greedily: the next row has the most missing pairs, and
+    among such rows, the levels that were used least. The order of levels
+    decides the rest, so the array is the same on every machine."""
     missing, rows = all_pairs(), []
     used = {(f, level): 0 for f, levels in FACTORS.items() for level in levels}
     for family, form in itertools.product(FAMILIES, FORMATS):
@@ -169,9 +168,9 @@ def settings(row):
 
 
 def settings_after(row, folder):
-    """Returns the settings with which a second run loads the output. PiSSA
-    writes a plain adapter of another rank, for the model before it was
-    quantized."""
+    """Returns the settings with which a second run loads the output. With
+    PiSSA, the output is a plain adapter with a different rank, for the
+    unquantized model."""
     values = settings(row)
     if row["adapter"] != "pissa":
         return values

@@ -160,7 +160,7 @@ def check_same(case, want):
 
 
 def check_rounded(options, work, flags, want, counts):
-    """Compares the program with the one whose matmuls round their operands."""
+    """Compares with the program whose matmuls each round their operands."""
     folder = os.path.join(work, "unrounded")
     os.mkdir(folder)
     case = Case(options.tools, options.case, folder,

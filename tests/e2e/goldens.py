@@ -111,7 +111,7 @@ def start_of(case):
 
 
 def deltas_of(out):
-    """Returns what an adapter adds to each weight, by module name."""
+    """Returns the values that an adapter adds to each weight, by module."""
     with open(os.path.join(out, "adapter_config.json")) as file:
         config = json.load(file)
     scale = config["lora_alpha"] / (
@@ -125,8 +125,8 @@ def deltas_of(out):
 
 
 def check_adapter_config(start, out):
-    """Checks that fan_in_fan_out of the first adapter is kept. Here no option
-    sets it."""
+    """Checks that the output keeps fan_in_fan_out of the first adapter, which
+    no option sets here."""
     written = []
     for folder in (start, out):
         with open(os.path.join(folder, "adapter_config.json")) as file:

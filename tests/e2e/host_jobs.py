@@ -181,9 +181,9 @@ def run_case(runs, function, dice, name):
 
 
 def side_by_side(runs, tries, at_once, report):
-    """Runs the tries (function, dice, name), `at_once` of them at a time, since
-    most of them wait most of the time. Returns how many passed, and what is
-    wrong with the others."""
+    """Runs the tries (function, dice, name), `at_once` at a time, because most
+    of them wait most of the time. Returns the number that passed, and errors of
+    the others."""
     wrong = []
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         names = {pool.submit(run_case, runs, *one): one[2] for one in tries}

@@ -177,8 +177,8 @@ def candidates_of(words):
 
 
 def choose(tools, work, candidates):
-    """Prints a smallest list, chosen greedily: the next case is the one that
-    reaches most of what the list does not."""
+    """Prints a small list of cases, chosen greedily: the next case reaches the
+    most kernels and types that the list lacks."""
     def measure(candidate):
         mode, case = candidate
         try:

@@ -216,7 +216,7 @@ def family_case(options, name, work):
 
 
 def resumed(runs, wanted):
-    """Resumes a run of two pairs of ranks on one rank, and on four ranks with
+    """Resumes a run of two pairs of ranks: on one rank, and on four ranks with
     the same rows."""
     layouts = LAYOUTS[runs.options.axis]
     runs.train(*layouts[-1][:3])

@@ -222,8 +222,8 @@ def directions(rows):
 
 
 def given(run, row, rank, step):
-    """Returns a rank's operand of the sum over ranks. For a sharded tensor it
-    has only the elements of the shard."""
+    """Returns a rank's operand of the sum over ranks. For a sharded tensor,
+    this is only the shard's elements."""
     part = run.part(row, rank, step, "before")
     if not row["piece"]:
         return part
@@ -246,7 +246,7 @@ def equal(at, found, want):
 
 def by_formula(run, one, hook):
     """Checks the steps in which each rank's operand is known. In the first of
-    them the operands add up to the gradient of one rank."""
+    these steps, the operands must add up to the gradient of one rank."""
     labels = run.flat(0, 0, "gradient")[1], one.flat(0, 0, "gradient")[1]
     for name, row in one.table.items():
         total = in_order([given(run, run.table[name], rank, 0)
@@ -305,8 +305,8 @@ FORMULAS = {"bf16": rounded_sums, "int8": coded_sums,
 
 
 def conserved(run, step):
-    """Checks that what compression leaves out of the sum is in the
-    residuals."""
+    """Checks that the residuals contain the part of the sum that compression
+    drops."""
     arenas = fed_back(run, step)
     left = sum(value.astype(np.float64) for value in
                run.all(step, "residual"))[STATISTICS:]
@@ -342,8 +342,8 @@ class Net:
         return os.path.join(self.work, name)
 
     def write_data(self):
-        """Writes rows with different numbers of labels, which exposes means of
-        means."""
+        """Writes rows with different numbers of labels, so that a mean of means
+        is wrong."""
         random = np.random.default_rng(3)
         shape = (STEPS * PER_STEP, ROWS, LENGTH)
         ids = random.integers(0, SIZES["vocab_size"], shape).astype(np.int32)

@@ -42,8 +42,8 @@ def logits_of_peft(case, adapter):
 
 
 def plain_flags(adapter):
-    """Returns flags to compile for an adapter that has other settings than the
-    trained one."""
+    """Returns compile flags for an adapter whose settings differ from the
+    trained one's."""
     with open(os.path.join(adapter, "adapter_config.json")) as file:
         config = json.load(file)
     with open(os.path.join(adapter, "config.resolved.yaml")) as file:

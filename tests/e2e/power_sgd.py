@@ -61,7 +61,7 @@ def near(found, wanted, limit, what):
 
 
 def check_torch():
-    """Compares with the results of torch's hook, which computes means over
+    """Compares with the results of torch's hook. The hook computes means over
     ranks and keeps the mean of Q."""
     golden = load(os.path.join(HERE, "..", "Inputs", "power_sgd.safetensors"))
     worst = 0
@@ -124,8 +124,8 @@ class Checkpoints:
 
 
 def labels(case, step):
-    """Returns the number of a step's labels, over which the update's gradient
-    is averaged. The first token of each row has none."""
+    """Returns the number of labels in a step, by which the update's gradient is
+    divided. The first token of each row has no label."""
     with open(case.yaml) as file:
         name = re.search(r'^train_file: "(.*)"', file.read(), re.M).group(1)
     rows = load(os.path.join(os.path.dirname(case.yaml), name))["labels"]
@@ -173,7 +173,7 @@ def check_steps(run, exact):
 
 
 def check_other_ranks(run):
-    """Checks that four ranks with two ranks' residuals, and the same
+    """Checks that four ranks, with residuals of two ranks and the same
     gradients, compute the same sums."""
     case, first = run.case, 2
     case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank",

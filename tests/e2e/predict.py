@@ -184,8 +184,8 @@ def check_counts(one):
 
 def attention_seconds(rates):
     """Returns the seconds of cuDNN's attention. Each token of a causal row of T
-    tokens attends to (T + 1) / 2 keys, and each GEMM takes a + b / keys, so
-    that 2,048 and 8,192 tokens have their measured rates."""
+    tokens attends to (T + 1) / 2 keys on average. A GEMM takes a + b / keys per
+    FLOP, with a and b from the measured rates for 2,048 and 8,192 tokens."""
     keys, short, long = ((length + 1) / 2 for length in (LENGTH, 2048, 8192))
     forward = attention_flops() / 3.5
     total = 0

@@ -99,8 +99,8 @@ class Problem:
                    for op, times in zip(self.ops, before))
 
     def clones(self, dropped):
-        """Returns the op before which each op with a dropped head is
-        recomputed. Each is recomputed once."""
+        """Returns, for each op with a dropped head, the op before which it is
+        recomputed (once)."""
         before = [[] for _ in self.ops]
         for i in reversed(range(self.forward)):
             if self.head[i] not in dropped:

@@ -34,7 +34,7 @@ def command(case, out, ranks, perStep, *flags):
 
 
 def outcome(case, out):
-    """Returns all results of a run that must not differ."""
+    """Returns all results that must be equal for any number of ranks."""
     folder = os.path.join(case.folder, out)
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
         rows = [json.loads(line) for line in lines]

@@ -119,10 +119,10 @@ def check_order(found, rank, is_cuda):
 
 
 def check_sums(found, times):
-    """Compares commands and the host's work with an independent clock. Another
-    process may take the processor between two commands of a step, or while a
-    step is logged, which metrics.jsonl counts in the next one. But a missing
-    command is missing in all steps, so the best step is checked."""
+    """Compares commands and the host's work with an independent clock. Checks
+    the best step: another process may run between two commands, or while a step
+    is logged (metrics.jsonl counts this time in the next step). A missing
+    command would be missing in all steps."""
     shares, wrong = [], []
     for step in (s for s in found[0, 0] if s["name"] == "step"):
         def inside(track, names=None):
@@ -155,7 +155,7 @@ def check_table(trace):
 
 
 def check_alone(found, ranks):
-    """Checks the times of decodes on the copy queue: on the platform a decode
+    """Checks the times of decodes on the copy queue. On the platform, a decode
     takes a microsecond, and so does the event after it."""
     failed, longest = [], {}
     for rank in range(ranks):

@@ -135,9 +135,8 @@ class Compiler:
 
 def occupancy(kernel):
     """Returns the fraction of a multiprocessor's threads that a kernel can use
-    at once. There are 64 K registers in four parts, from which a warp gets
-    units of 256, and 227 KiB of shared memory. Each block takes 1 KiB more
-    than it asks for."""
+    at once. Registers: 64 K in four parts, in units of 256 per warp. Shared
+    memory: 227 KiB, of which a block takes 1 KiB more than it requests."""
     of_warp = -(-kernel.registers // 8) * 8 * 32
     warps = kernel.threads // 32
     blocks = min(16384 // of_warp * 4 // warps, 64 // warps, 32,

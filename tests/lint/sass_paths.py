@@ -128,10 +128,10 @@ class Function:
         return block.bytes, block.instructions + called
 
     def measure(self, header, inside, is_loop, found):
-        """Returns the body of a region with one entry, and adds this body and
-        the bodies of its loops to `found`. A loop with memory accesses is a
+        """Returns the body of a region with one entry. Adds this body and the
+        bodies of its loops to `found`. A loop with memory accesses is a
         separate body, and adds no cost to the region's body. A loop without
-        accesses counts there as one iteration."""
+        accesses counts in the region's body as one iteration."""
         parts = components(self.blocks, inside, header)
         part_of = {n: i for i, part in enumerate(parts) for n in part}
         costs = []

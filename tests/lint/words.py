@@ -138,7 +138,7 @@ def check_columns(path, content, raw):
 
 
 def check(path, content):
-    """Yields (line, rule, text) for everything that a file breaks."""
+    """Yields (line, rule, text) for every violation in a file."""
     raw = set()
     for kind, first, text in texts(path, content):
         if kind == "raw":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 
 # Counts the executed lines and branches of runtime libraries, for
-# tests/coverage.py and tests/mutants.py. Headers outside of runtime/ are not
-# counted. Only the listed libraries are compiled differently, so that ccache
-# can provide all other objects. Programs that link them need --coverage.
+# tests/coverage.py and tests/mutants.py. Does not count headers outside of
+# runtime/. Compiles only the listed libraries differently, so that ccache can
+# provide all other objects. Programs that link them need --coverage.
 option(QLORA_COVERAGE "Count the branches that tests take (GCC)" OFF)
 
 function(qlora_coverage)

@@ -8,8 +8,8 @@ list(APPEND CMAKE_MODULE_PATH "${MLIR_CMAKE_DIR}" "${LLVM_CMAKE_DIR}")
 include(TableGen)
 include(AddLLVM)
 include(AddMLIR)
-# add_mlir_doc writes to MLIR_BINARY_DIR/docs. If MLIR_BINARY_DIR were not set,
-# that would be /docs.
+# add_mlir_doc writes to ${MLIR_BINARY_DIR}/docs. Without this variable, that
+# would be /docs.
 set(MLIR_BINARY_DIR ${CMAKE_BINARY_DIR})
 include_directories(SYSTEM ${LLVM_INCLUDE_DIRS} ${MLIR_INCLUDE_DIRS})
 add_definitions(${LLVM_DEFINITIONS})

@@ -2,10 +2,10 @@
 
 # cmake -DOUTPUT=x.cpp -DROOT=folder "-DUNITS=a.cu;b.cu" -P QLoRAEmbedCuda.cmake
 #
-# Writes device code as C++ strings: qloraCudaUnits, one string per unit in the
-# order of UNITS, and qloraCudaPrelude, the start of units with generated
-# kernels. Replaces each #include "runtime/..." by the file's text, or drops it
-# if the string already has that text.
+# Writes device code as C++ strings. qloraCudaUnits has one string per unit, in
+# the order of UNITS. qloraCudaPrelude begins units with generated kernels. The
+# first #include of a "runtime/..." file in a string becomes the file's text.
+# Later ones are dropped.
 cmake_minimum_required(VERSION 3.25)
 
 # Appends the file, with its includes replaced, to the global property TEXT,

@@ -6,8 +6,8 @@ find_program(QLORA_HELP2MAN help2man)
 set(QLORA_MAN_PAGES ${CMAKE_CURRENT_BINARY_DIR}/man)
 set(manPages)
 
-# Adds a man page. `name`: text of its section NAME. `help`: the option that
-# prints the command's help.
+# Adds a man page. `name` is the text of its section NAME. `help` is the option
+# that prints the command's help.
 function(qlora_man_page page command name help)
   separate_arguments(command)
   list(POP_FRONT command program)

@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: MIT
 
 # Rules for cmake --install BUILD --prefix PREFIX, and for a Debian package (run
-# cpack -G DEB in the build folder). The programs need only system libraries,
-# and find the program that they start (qlora-data) in their own folder, so a
-# prefix can be moved.
+# cpack -G DEB in the build folder). A prefix can be moved: programs need only
+# system libraries, and find qlora-data in their own folder.
 include(GNUInstallDirs)
 set(QLORA_SHARE ${CMAKE_INSTALL_DATADIR}/qlora)
 set(programs qlora qlora-run)
 if(QLORA_COMPILER)
   list(APPEND programs qloracc qlora-import)
-  # Debian's MLIR is in its own folder, where the loader does not look.
+  # The dynamic loader does not search the folder of Debian's MLIR.
   set_target_properties(qloracc qlora-import PROPERTIES
                         INSTALL_RPATH "${LLVM_LIBRARY_DIR}")
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# The script qlora-data and its Python package are in one folder of share/. bin/
+# A folder of share/ holds the script qlora-data and its Python package. bin/
 # has a relative link to the script.
 install(PROGRAMS tools/qlora-data/qlora-data
         DESTINATION ${QLORA_SHARE}/qlora-data)
 install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
-# Python packages that qlora-data needs, some of which Debian lacks. They work
-# with Python 3.10 or later, which searches its own packages first.
+# Copies Python packages that qlora-data needs, because Debian lacks some. They
+# work with Python 3.10 or later, which searches its own packages first.
 file(GLOB packages CONFIGURE_DEPENDS
      .venv/lib/python3*/site-packages/tokenizers
      .venv/lib/python3*/site-packages/jinja2

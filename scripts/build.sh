@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# build.sh [TARGET ...]: configures build/ and builds the targets. Configures
-# each time (2 s), so that cmake finds packages installed since the last time.
-# Tests use the Python environment of install.sh. CCACHE_SLOPPINESS lets ccache
-# store files that use precompiled headers.
+# build.sh [TARGET ...]: configures build/ and builds the targets. Always
+# configures (2 s), so that cmake finds newly installed packages. Tests use the
+# Python environment of install.sh. With CCACHE_SLOPPINESS, ccache stores files
+# that use precompiled headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -x .venv/bin/python3 ] || {

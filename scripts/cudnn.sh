@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 
 # cudnn.sh [VERSION ...]: installs versions of cuDNN into build/cudnn/VERSION,
-# with NVRTC and cuBLASLt (unless the system has it), which cuDNN loads. The
-# tests in tests/runtime/CudnnPlan check the plans of these versions, without a
-# GPU. Programs use the machine's cuDNN instead. The default versions download
-# 0.5 and 0.6 GB from PyPI and take 0.5 and 0.9 GB.
+# for tests/runtime/CudnnPlan, which checks their plans without a GPU. Also
+# installs the libraries that cuDNN loads: NVRTC, and cuBLASLt unless the system
+# has it. Programs use the machine's cuDNN. The default versions download 0.5
+# and 0.6 GB from PyPI and take 0.5 and 0.9 GB of disk.
 #
-# Default versions: 9.19, the oldest supported, and 9.28, which has an engine
-# for sm_90 that adds in order. 9.20.0.48 behaves like 9.19.
+# The default versions are 9.19, the oldest supported one, and 9.28, which has a
+# deterministic engine for sm_90. 9.20.0.48 behaves like 9.19.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 
 # install.sh [--tests]: installs missing Debian packages, and a Python
-# environment in .venv. qlora-data finds the environment automatically and needs
+# environment in .venv. qlora-data finds the environment automatically. It needs
 # tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy and
-# ortools. --tests also installs what only some tests need: packaging tools
+# ortools. --tests also installs software for single tests: packaging tools
 # (dpkg-dev, file, help2man, auditwheel), launchers (torchrun, mpirun, Slurm),
 # network namespaces (iproute2, nftables), PEFT, transformers, TensorBoard, a
 # browser (Chromium), NVML's header, NVIDIA's disassembler, and nvcc if the
@@ -76,9 +76,9 @@ if ! [ -f "${nvml[0]}" ]; then
   .venv/bin/pip install -q nvidia-nvml-dev==13.0.87
 fi
 
-# Installs a program of NVIDIA's wheels: nvidia_program NAME PACKAGE... The
-# program looks for its files in its own folder, so .venv/bin gets a script that
-# runs it there.
+# nvidia_program NAME PACKAGE... installs a program of NVIDIA's wheels. The
+# program looks for files in its own folder, so .venv/bin gets a script that
+# runs it from there.
 nvidia_program() {
   echo "installing $1 into .venv"
   .venv/bin/pip install -q "${@:2}"

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 
 # wheel.sh [--tools DIR] [OUT]: makes a wheel of the runtime in OUT (default:
-# build/wheel). The wheel contains qlora, qlora-run and qlora-data with the
-# libraries that they link, and the Python package. Takes the programs from DIR,
-# or builds them, without LLVM. The wheel works with Python 3.9 or later and
-# with this system's glibc or a later one, whose version is in its name.
+# build/wheel). The wheel contains the Python package, qlora, qlora-run,
+# qlora-data and the libraries that they link. Takes the programs from DIR, or
+# builds them without LLVM. The wheel needs Python 3.9 and the glibc of this
+# system, or later ones. Its name contains the glibc version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# Long forms of the install tests: as root, on Debian 12. Each makes a minimal
-# Debian 12 (needs debootstrap) in FOLDER, by default a temporary folder that is
+# Long forms of the install tests, which need root, Debian 12 and debootstrap.
+# They make a minimal Debian 12 in FOLDER, by default a temporary folder that is
 # removed at the end. Its packages come from the machine's own sources.
 #
 # fresh_root.sh PACKAGE.deb [FOLDER]: installs only the package. A user without
@@ -16,7 +16,7 @@
 set -euo pipefail
 [ -n "${1:-}" ] || { grep '^# fresh_root.sh' "$0" >&2; exit 2; }
 
-# All mounts belong to this process and end with it.
+# Run in a mount namespace, so that all mounts end with this process.
 [ -n "${FRESH_ROOT_MOUNTS:-}" ] ||
   FRESH_ROOT_MOUNTS=1 exec unshare --mount "$0" "$@"
 
@@ -78,9 +78,9 @@ try_package() { # the package
   echo "the package alone trains, stops, and resumes to the same bytes"
 }
 
-# Clones this repository in the new root and runs README's commands there.
-# The commands get the machine's certificates and pip settings, its compiler
-# cache if CCACHE_DIR names one, and nothing else of its environment.
+# Clones this repository in the new root and runs README's commands there. They
+# see only the machine's certificates, its pip settings and, if CCACHE_DIR is
+# set, its compiler cache.
 clone_and_run() {
   in_root apt-get install -qy --no-install-recommends git ca-certificates
   local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin)

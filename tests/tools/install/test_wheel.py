@@ -37,7 +37,7 @@ class Wheel(unittest.TestCase):
         cls.bin = cls.folder / "venv" / "bin"
         run([cls.bin / "pip", "install", "-q", "--no-index", "--no-deps",
              cls.wheel])
-        # The packages that the wheel needs come from the project's environment.
+        # The wheel's dependencies come from the project's environment.
         theirs, = (SOURCE / ".venv" / "lib").glob("python3*/site-packages")
         site, = (cls.folder / "venv" / "lib").glob("python3*/site-packages")
         (site / "dependencies.pth").write_text(f"{theirs}\n")

@@ -95,8 +95,8 @@ QWEN_TOOLS = """{%- if tools %}
 {%- endif %}
 """
 
-# This template drops the thinking of all but the last turn, as some published
-# templates do.
+# Drops the reasoning of all turns except the last, as some published templates
+# do.
 FORGETFUL = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{% if message.role == 'assistant' and loop.last %}{{ '<think></think>' }}"

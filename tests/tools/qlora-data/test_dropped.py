@@ -26,16 +26,15 @@ def talk(*calls, content=""):
 
 ROW = {"messages": talk(call())}
 
-# This template renders the name of the first call only, without arguments.
+# Renders only the name of the first call, without arguments.
 FIRST_NAME = CHATML.replace(
     "+ '<|im_end|>", "+ (message.tool_calls[0].function.name if "
     "message.tool_calls else '') + '<|im_end|>")
-# Like DeepSeek R1's template, this template renders calls only if the content
-# is null.
+# Renders calls only if the content is null, like DeepSeek R1's template.
 ONLY_WITHOUT_CONTENT = CHATML.replace(
     "message['content'] ", "(message['content'] if message['content'] is string"
     " else message.tool_calls[0] | tojson) ")
-# This template omits answers of tools, and system messages.
+# Omits tool results and system messages.
 TWO_ROLES = CHATML.replace(
     "{% for message in messages %}", "{% for message in messages if "
     "message.role in ('user', 'assistant') %}")

@@ -92,7 +92,7 @@ class TurnsTest(ToolTest):
             "<think></think> é world\n\n<|im_end|>",
             "<think></think>the 😀<|im_end|>",
             "<think></think> é world\n\n<|im_end|>"])
-        # In each row, the answer follows the text that the model had before it.
+        # In each row, the answer follows the text that the model would see.
         self.assertEqual(rows.ids[0], rows.ids[2])
         self.assertIn("assistant\n é world\n\n<|im_end|>",
                       self.decode(rows.ids[1]))
@@ -130,8 +130,8 @@ class TurnsTest(ToolTest):
         self.assertIn(f"warning: {self.data}:2: the chat template drops "
                       "the reasoning of 2 conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
-        # Thinking that the template drops from a prompt is only counted: the
-        # template also drops it when the model is used.
+        # Reasoning that the template drops from a prompt is only counted,
+        # because the template also drops it in inference.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
         self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)

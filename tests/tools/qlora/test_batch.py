@@ -27,8 +27,8 @@ class BatchTest(QloraTest):
         most = int(re.search(r"\((\d+) bytes\)", refused.stderr)[1])
         self.assertEqual(self.found(f"--memory-limit={most}B"), 4)
         self.assertEqual(self.found(f"--memory-limit={most - 1}B"), 2)
-        # The batch depends on the number of ranks, and so does the program's
-        # key in the cache.
+        # The batch size depends on the number of ranks, so the program's cache
+        # key does, too.
         share = (f"--memory-limit={most}B", "--global-batch-size=4")
         self.assertEqual(self.found(*share), 4)
         self.assertEqual(self.found(*share, "--gpus=2"), 2)

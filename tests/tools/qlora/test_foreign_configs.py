@@ -119,8 +119,7 @@ class DefaultsTest(ForeignTest):
                       self.refusal(TRL + "max_length: null\n"))
 
     def test_null_of_transformers(self):
-        # transformers' TrainingArguments clip only if max_grad_norm is a
-        # number.
+        # transformers clips gradients only if max_grad_norm is a number.
         for head in (TRL, LLAMA + f"train_file: {DATA}\n"):
             self.assert_options(head + "max_grad_norm: null\n",
                                 {"max-grad-norm": "0.0"})

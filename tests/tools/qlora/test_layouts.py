@@ -56,7 +56,7 @@ class LayoutsTest(QloraTest):
         compiler, runner = self.commands("--device-map=auto", "--gpus=2",
                                          "--global-batch-size=8")
         self.assertLessEqual({"--device-map=auto", "--ranks=2"}, set(compiler))
-        # Both ranks have the same rows: they are the stages of a pipeline.
+        # Both ranks have the same rows, because they are pipeline stages.
         self.assertIn("--global-batch-size=8", runner)
         done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto",
                               "--gpus=2")

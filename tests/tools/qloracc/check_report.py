@@ -140,8 +140,8 @@ def check_entry(data, entry, planned, buckets):
                 zip(buffers["bytes"], buffers["category"])
                 if data["categories"][category] == "saved")
     assert saved == planned["saved_bytes"], saved
-    # The weights that recomputed ops read have the category of decoded weights,
-    # not of recomputed values.
+    # Weights that recomputed ops read are in the category "decoded", not in
+    # that of recomputed values.
     kinds = {data["categories"][category] for label, category in
              zip(buffers["label"], buffers["category"])
              if data["texts"][label].endswith("_proj.weight")}

@@ -26,8 +26,8 @@ WIDTHS = (1400, 400)
 SCHEMES = {"dark": 0, "light": 1}  # as Chromium numbers them
 TALLEST = 16000  # pixels; the rest is cut off
 
-# LISTEN, first in the page, collects errors. MEASURE, last in the page,
-# measures the layout.
+# LISTEN is first in the page and collects errors. MEASURE is last and measures
+# the layout.
 LISTEN = """<script>window.failures = [];
 addEventListener('error', (e) => failures.push(e.message));</script>"""
 MEASURE = """<script>

@@ -66,8 +66,8 @@ namespace {
 
 class CudaTargetTest : public testing::Test {
 protected:
-  /// Returns a compiler whose images are its arguments and the source. It
-  /// counts its calls in the file `calls`.
+  /// Returns a script that replaces nvcc: the image is the script's arguments
+  /// and the source. It appends a line to the file `calls` per run.
   std::string fakeCompiler(const std::string &version = "1",
                            const std::string &end = "exit 0") {
     std::string path = folder.write(
@@ -81,7 +81,7 @@ protected:
     return path;
   }
 
-  /// Returns the images' bytes.
+  /// Compiles the functions for `archs`, and returns the bytes of each image.
   std::vector<std::string> compile(const std::vector<std::string> &archs,
                                    const std::vector<std::string> &functions,
                                    const std::string &compiler) {
@@ -120,7 +120,7 @@ TEST_F(CudaTargetTest, CompilesWhatIsNotCached) {
   EXPECT_NE(first[0].find("-std=c++20 -O3 -fmad=false -arch=sm_90 -cubin"),
             std::string::npos);
   EXPECT_NE(first[0].find("// one"), std::string::npos);
-  // The text is complete: it includes none of our headers.
+  // The source is self-contained: it includes no header of this project.
   for (const std::string &image : first)
     EXPECT_EQ(image.find("#include \"runtime/"), std::string::npos);
   EXPECT_EQ(compile({"90"}, {"// one\n"}, compiler), first);
@@ -239,7 +239,7 @@ TEST_F(CudaTargetTest, PutsImagesIntoTheModule) {
   EXPECT_EQ(images[1].bytes[images[1].size], 0);
 }
 
-/// A file's contents must not depend on the folder that it was made in. To save
+/// Images must not depend on the folder in which they are compiled. To save
 /// time, a script replaces nvcc for the handwritten kernels.
 TEST_F(CudaTargetTest, GivesTheSameBytes) {
   auto compiler = findCudaCompiler("");

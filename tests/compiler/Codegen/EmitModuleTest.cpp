@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // train.so of a small program: the runtime's loader accepts it, its tables
-// match the program, and the file itself is reproducible.
+// match the program, and the same program gives the same bytes.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 

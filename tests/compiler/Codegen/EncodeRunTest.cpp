@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Compares generated kernels of 8-bit rows with plain loops: odd widths, gaps,
-// zero rows, ties, values that are not finite, and a maximum's gradient.
+// Compares generated kernels that encode rows in 8 bits with plain loops. The
+// rows have odd widths, gaps, zeros, ties, and values that are not finite.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -26,8 +26,8 @@ static constexpr const char *kDecode = R"(
     return
   }})";
 
-/// Row 0 is zero; row 1's largest value is negative; row 2 is tiny; row 3 has
-/// ties. Decoded values are within half a scale.
+/// Row 0 is zero, the largest value of row 1 is negative, row 2 has tiny
+/// values, and row 3 has ties. Decoded values are off by at most half a scale.
 static void testCoding(int64_t columns, qlora_dtype dtype, int64_t gap) {
   SCOPED_TRACE(fmt::format("{} columns", columns));
   constexpr int64_t kRows = 6;
@@ -85,7 +85,7 @@ TEST(EncodeRun, EncodeKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isfinite(k[2].at(2)));
 }
 
-/// Decoded values and quantization errors add up to x. Row 1, whose scale is
+/// The decoded value plus the quantization error gives x. Row 1, whose scale is
 /// not finite, has no quantization error.
 TEST(EncodeRun, WhatCodesLeave) {
   constexpr int64_t kColumns = 37, kRows = 6;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs the kernel of a row op: prints it, compiles it into a module, loads the
-// module, and calls the kernel on the test's memory.
+// Runs the kernel of a row op: prints the kernel, compiles it into a train.so,
+// loads this file, and calls the kernel on the test's memory.
 
 #ifndef QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H
 #define QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H
@@ -57,7 +57,7 @@ struct Buffer {
   int64_t index(int64_t r, int64_t c, int64_t columns) const {
     return r / groups * stride + r % groups * columns + c;
   }
-  /// Fills the buffer with random values, the same for the same seed.
+  /// Fills the buffer with random values that depend only on `seed`.
   void fill(unsigned seed) {
     memory.assign(elements * bytes(), 0);
     std::mt19937 generator(seed);
@@ -108,7 +108,7 @@ public:
       EXPECT_EQ(buffers[i].memory, before[i].memory) << "buffer " << i;
   }
 
-  /// Makes buffer i >= from use the memory of buffer i - back.
+  /// Makes each buffer i with i >= from share the memory of buffer i - back.
   void runInPlace(size_t from, size_t back) {
     inPlaceFrom = from;
     inPlaceBack = back;

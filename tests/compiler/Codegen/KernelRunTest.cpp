@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Compares generated kernels with plain loops in double: odd widths, strides,
-// groups, bf16. Each kernel also runs in row ranges, which must give the same
-// bits.
+// Compares generated kernels with plain loops in double, for odd widths,
+// strides, groups and bf16. Each kernel also runs in row ranges, which must
+// give the same bits.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -132,9 +132,9 @@ TEST(KernelRun, RopeTable) {
   }
 }
 
-/// Checks angles of tokens in segments of 2 to 8 tokens, with original length
-/// 4. `stretch` returns the factor of column 1's frequency for a segment's
-/// length.
+/// Checks rope angles for segments of 2 to 8 tokens with an original length of
+/// 4. `stretch` returns the expected factor of column 1's frequency, given the
+/// length of a segment.
 static void testRopeByLength(const char *scaling, double (*stretch)(double)) {
   RowKernel k(fmt::format(R"(func.func @f(%p: tensor<2x3xi32>,
                                           %l: tensor<2x3xi32>) {{
@@ -265,8 +265,8 @@ TEST(KernelRun, Dropout) {
     kept += keep;
     EXPECT_NEAR(k[1].at(i), keep ? k[0].at(i) / 0.75 : 0, 1e-6);
   }
-  // A value is kept with probability 0.75: 236 of 315 are expected, and the
-  // bound is 4 standard deviations of 7.7.
+  // A value is kept with probability 0.75. So 236 of 315 values are expected,
+  // with a standard deviation of 7.7. The test allows for four of them.
   EXPECT_NEAR(kept, 236, 31);
 }
 
@@ -306,7 +306,7 @@ TEST(KernelRun, AdamW) {
   k.run(0, 2);
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(k[i].memory, k[5 + i].memory);
-  // A gradient that was not finite changes nothing.
+  // The update ignores a gradient that is not finite.
   const auto before = k[0].memory;
   k[4].set(0, std::nan(""));
   k.run(0, 2);

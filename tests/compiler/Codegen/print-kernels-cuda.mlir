@@ -3,8 +3,8 @@
 
 // TARGET: expects cpu or cuda as target, but got 'tpu'
 
-// A block computes a wide row. Its threads stride over the columns, and each
-// thread has the same sum.
+// A block computes a wide row. Each thread handles columns at a fixed stride,
+// and the block's sum is available to all threads.
 
 // CHECK: #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 // CHECK-LABEL: // softmax: rows of 2048 columns, a block of 256 threads each.
@@ -40,10 +40,10 @@ program.kernel @softmax attributes {columns = 2048 : i64,
   model.row_yield %y : tensor<2048xf32>
 }
 
-// A warp computes a narrow row in the warp's own range of the block's array.
-// The range is complete after a barrier of the warp. The next loop reads both
-// halves of the row, so lanes read what other lanes wrote. Values for all rows
-// are read first; rows after the last have no work.
+// A warp computes a narrow row in the warp's own range of the block's array. A
+// barrier of the warp completes the range before the next loop, which reads
+// elements that other lanes wrote. Values for all rows are read first. Warps
+// beyond the last row do nothing.
 
 // CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
 // CHECK: __launch_bounds__(256, 4)
@@ -80,7 +80,7 @@ program.kernel @turned attributes {columns = 96 : i64,
   model.row_yield %y : tensor<96xf32>
 }
 
-// A row that shared memory cannot hold is computed twice.
+// If shared memory cannot hold a row, its values are computed twice.
 
 // CHECK-LABEL: // wide_softmax: rows of 12288 columns, a block of 512 threads each.
 // CHECK-NOT: __shared__
@@ -129,10 +129,10 @@ program.kernel @numbers attributes {columns = 4 : i64,
   model.row_yield %y : tensor<4xf32>
 }
 
-// Aligned rows are loaded and stored in groups of at most 16 bytes, the lanes.
-// With 8 lanes, a warp takes 8 x 32 columns at a time. For 96 columns, 8 lanes
-// would leave more than half of the warp idle, so there are 4 (a quarter is
-// idle). A value per row has no lanes. Adding a negated value is a subtraction.
+// Aligned rows are loaded and stored in vectors of at most 16 bytes: one lane
+// per element. With 8 lanes, a warp handles 8 x 32 columns at a time. For 96
+// columns this would leave over half of the warp idle, so 4 lanes are used. A
+// value per row has no lanes. Adding a negated value becomes a subtraction.
 
 // CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
 // CHECK: const float x1 = qlora_load_bf16(in1, int64_t(row));
@@ -170,8 +170,8 @@ program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
   model.row_yield %y : tensor<96xf32>
 }
 
-// The largest element of a row, integers in lanes, and a value that one thread
-// stores.
+// The largest element of a row, integers loaded in lanes, and a value per row,
+// which only one thread stores.
 
 // CHECK-LABEL: // narrow: rows of 512 columns, a warp each, 8 a block.
 // CHECK: float max0_part = qlora_lowest();
@@ -206,10 +206,10 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
   model.row_yield %y, %max : tensor<2048xf32>, f32
 }
 
-// Random numbers of lanes are drawn together, before the body. The drawn
-// integer is compared: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. The
-// second pass draws them again and recomputes the sigmoid, so neither needs an
-// array. 256 threads of 8 lanes take all columns at once: no loop.
+// The random words of all lanes are drawn before the body, and compared as
+// integers: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. The second pass
+// recomputes them and the sigmoid, so neither needs an array. 256 threads of 8
+// lanes handle all 2048 columns at once, without a loop.
 
 // CHECK-LABEL: // drawn: rows of 2048 columns, a block of 256 threads each.
 // CHECK-NOT: __shared__
@@ -248,7 +248,7 @@ program.kernel @drawn attributes {columns = 2048 : i64, aligned = 8,
   model.row_yield %z : tensor<2048xf32>
 }
 
-// Without lanes a number is drawn where it is used.
+// Without lanes, each random number is drawn where it is used.
 
 // CHECK-LABEL: // drawn_singly: rows of 3 columns
 // CHECK: const float random0 = qlora_uniform(seed, micro_batch, 9,

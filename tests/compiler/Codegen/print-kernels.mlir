@@ -1,7 +1,7 @@
 // RUN: qlora-opt %s --print-kernels -o /dev/null | FileCheck %s
 
-// A reduction, a value computed from it, and the loop that stores. A row of the
-// result has two kernel rows of 40 columns, and 20 further columns.
+// A reduction, a value computed from its result, and the loop that stores. Each
+// row of the result has two kernel rows of 40 columns, then 20 other columns.
 
 // CHECK-LABEL: // rms_norm: rows of 40 columns.
 // CHECK: extern "C" void rms_norm_kernel(
@@ -41,9 +41,9 @@ program.kernel @rms_norm attributes {columns = 40 : i64,
   model.row_yield %z : tensor<40xf32>
 }
 
-// Softmax: the exponential is needed again after its sum, so it is kept. An
-// unused operand is not declared. Sums that are ready at the same time share a
-// loop.
+// Softmax reads the exponential again after its sum, so an array stores it.
+// An unused operand is not declared. Reductions that do not depend on each
+// other share a loop.
 
 // CHECK-LABEL: // softmax: rows of 16 columns.
 // CHECK-NOT: in1
@@ -89,8 +89,8 @@ program.kernel @functions attributes {columns = 16 : i64,
   model.row_yield %h : tensor<16xf32>
 }
 
-// A rotation takes both halves in one loop. There is a value per row, a value
-// per group of rows, and a value for all rows, which is read once.
+// A rotation reads both halves of a row in one loop. Operands have one value
+// per row, per group of rows, or for all rows. The last is read only once.
 
 // CHECK-LABEL: // rotate: rows of 8 columns.
 // CHECK: const float x2 = in2[0];
@@ -136,7 +136,7 @@ program.kernel @part attributes {columns = 8 : i64,
   model.row_yield %y : tensor<8xf32>
 }
 
-// Random numbers and a choice; a table of numbers is a constant of the file.
+// Random numbers and a select. A table of numbers is a file-scope constant.
 
 // CHECK-LABEL: // mask+table: rows of 2 columns.
 // CHECK: static const float mask_x2btable_kernel_table0[2] = {0.5f, -1.0f};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The plan of a complete module with the decisions of each pass, collected for
-// all steps and for the module itself. Without the step passes there are no
-// decisions about steps.
+// The plan of a complete module, with the decisions of each pass for every
+// step and for the module. If the passes of the step phase do not run, the
+// plan has no decisions about steps.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --print-plan -o /dev/null | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --fuse-rows --bucket-gradients --phase-program --print-plan -o /dev/null | FileCheck %s --check-prefix=FEW --implicit-check-not=rematerialize --implicit-check-not=plan-dequant

@@ -35,7 +35,7 @@
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y1"
 // CHECK-NEXT: program.wait 4 on compute
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y2"
-// The weights were prepared earlier, so the backward's read waits for nothing.
+// The launch for y3 waits for nothing: its weights were prepared earlier.
 // CHECK-NEXT: program.launch @matmul{{.*}}label "y3"
 // CHECK-NEXT: {{^ *}$}}
 module {
@@ -65,11 +65,11 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Launches start late, to free memory. The GEMM right before the reader of %w1
-// is long enough to hide the decode, so the decode starts after the earlier
-// GEMM. The operands decide, not the kernel's name: a copy of frozen rows into
-// both halves of one buffer is also moved (both halves together). A copy of an
-// activation is not, nor is a copy into a buffer that was in use before.
+// Launches start as late as possible, to save memory. The GEMM right before the
+// reader of %w1 hides the decode, so the decode starts after the GEMM before
+// that. Operands decide, not the kernel's name: two copies of frozen rows into
+// halves of one buffer also move, together. A copy of an activation does not
+// move, nor does a copy into a buffer that was in use before.
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 2 launches ahead, 2 events
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @matmul{{.*}}label "y0"

@@ -4,10 +4,10 @@
 
 // RUN: qlora-opt %s --assign-queues=target=cuda | FileCheck %s
 
-// After the second copy the compute queue waits for the first, which frees the
-// memory of %a. A copy back waits for earlier commands. At the copy back, the
-// compute queue waits for all copies to the host; it waits for the copy back
-// only before the first reader.
+// After the second copy the compute queue waits for the first copy, and then
+// the memory of %a is free. A copy back waits for earlier commands. When it is
+// issued, the compute queue waits for all copies to the host. The first reader
+// waits for the copy back.
 // CHECK: program.fill %[[A:.*]]
 // CHECK-NEXT: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication

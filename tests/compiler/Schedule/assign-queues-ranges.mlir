@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Overlapping bytes decide which command waits for which, even if the buffers
-// have different names.
+// A command waits for another command if they access overlapping bytes, even
+// through buffers with different names.
 
 // RUN: qlora-opt %s --assign-queues | FileCheck %s
 
-// `part` is a range of the all-reduce's operand, so it is read after the
-// all-reduce. `other` is not, and is read concurrently.
+// `part` is a range of the all-reduce's operand, so its reader waits for the
+// all-reduce. `other` does not overlap, and is read concurrently.
 // CHECK: program.entry accumulate_last
 // CHECK: program.collective all_reduce 0
 // CHECK-NEXT: program.record [[#E:]] on communication

@@ -7,7 +7,7 @@
 // CHECK: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication
 // CHECK-NEXT: program.collective all_reduce 0 %{{.*}}
-// The backward runs concurrently with the collective.
+// The next launch, in the backward, runs concurrently with the all-reduce.
 // CHECK: program.launch
 // One event at the end of the entry suffices, because a queue runs in order.
 // CHECK: program.record [[#E:]] on communication

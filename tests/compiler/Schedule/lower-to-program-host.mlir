@@ -13,8 +13,8 @@
 // CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
 // CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 
-// With the base in host memory all frozen weights are there. Rows of @tied are
-// read over the bus; for the matmul its bytes are copied in advance.
+// If the base is in host memory, all frozen weights are. The embedding reads
+// rows of @tied over the bus. Its bytes are copied to the GPU for the matmul.
 // BASE-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
 // BASE-DAG: program.parameter "tied" host offset 16384 bytes 32768 [32, 256]
 // BASE-DAG: program.arena frozen bytes 0

@@ -124,8 +124,8 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 }
 
 //--- later.mlir
-// p is read once more after q is computed from p, so q is copied to its arena
-// when it is stored.
+// p is read again after q is computed from p. So q is computed in a separate
+// buffer, and copied to p's arena when q is stored.
 // LATER: program.entry update
 // LATER: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // LATER: %[[Q:.*]] = program.buffer activation bytes 4096

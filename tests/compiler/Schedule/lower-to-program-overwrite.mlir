@@ -1,7 +1,7 @@
 // RUN: qlora-opt %s --fuse-rows="fuse=false" --bucket-gradients --lower-to-program | FileCheck %s
 
-// A row op overwrites its first operand that has no later readers: s overwrites
-// u, because g is read again; t overwrites s, which it reads twice; v
+// A row op overwrites its first operand without later readers. s overwrites u,
+// because g is read again. t overwrites s, although it reads s twice. v
 // overwrites t.
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.launch @embedding(%{{.*}}, %{{.*}}, %[[G:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The parts of trainable weights that a tensor-parallel rank uses, and
+// Lowers the parts of trainable weights that a tensor-parallel rank uses, and
 // reductions over ranks.
 
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lifetimes become offsets; arenas are as large as the largest entry needs.
+// Buffers get offsets. Each arena is as large as the largest entry needs.
 
 // RUN: qlora-opt %s --split-input-file --plan-memory | FileCheck %s
 // RUN: qlora-opt %s --split-input-file --plan-memory --print-plan -o /dev/null | FileCheck %s --check-prefix=PLAN
@@ -30,8 +30,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// In the saved arena in host memory, %h1 and %h2 share memory too, because %h1
-// is read before %h2 is written.
+// The saved arena (host memory) is also packed by lifetime: %h1 and %h2 share
+// memory, because %h1 is read before %h2 is written.
 module {
 // CHECK: program.arena saved bytes 128 alignment 64
 program.arena saved bytes 0 alignment 64
@@ -53,8 +53,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Offsets are multiples of 64: 100 bytes take 128, so 128 + 8 = 136 bytes. A
-// view keeps its complete buffer alive. Workspace is planned separately.
+// Offsets are multiples of 64: the first 100 bytes take 128, so 136 bytes are
+// needed. A view keeps its buffer alive. Workspace has a separate arena.
 module {
 // CHECK: program.arena frozen bytes 4096 alignment 64
 program.arena frozen bytes 4096 alignment 64
@@ -81,9 +81,9 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Workspaces on CUDA start at multiples of 256, the alignment of their arena,
-// so a workspace of 320 bytes takes 512 if another one follows. Activations
-// have an alignment of 64.
+// On CUDA, workspaces start at multiples of 256, the alignment of their arena.
+// So a workspace of 320 bytes takes 512 bytes if another workspace follows.
+// Activations have an alignment of 64.
 module {
 program.arena activation bytes 0 alignment 64
 // CHECK: program.arena workspace bytes 832 alignment 256
@@ -157,8 +157,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Without the events, %n may be written at any time. It shares no memory with
-// %a or %b, which still share theirs.
+// Without events, %n may be written at any time, so it cannot share memory with
+// %a or %b. These two still share memory.
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Chooses the first implementation that accepts the request, with its maximum
-// workspace. Every rejection has a reason.
+// Chooses the first implementation that accepts the launch, with its maximum
+// workspace. Every rejection is reported with a reason.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --quantize-base --attach-adapters='r=4' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows --bucket-gradients --lower-to-program --select-kernels=target=cuda | FileCheck %s --check-prefix=CUDA
@@ -50,8 +50,8 @@ program.entry evaluate batch 1 length 4 {
   %a = program.buffer activation bytes 128 : f32
   %b = program.buffer activation bytes 128 : f32
   %c = program.buffer activation bytes 64 : f32
-  // 4x8 . 8x4: the constants are m n k lda ldb ldc ta tb alpha beta. The
-  // workspace takes the position of the operand that was absent.
+  // A matmul of 4x8 and 8x4. Constants are m n k lda ldb ldc ta tb alpha beta.
+  // The workspace replaces the absent operand.
   // SMALL: program.launch @matmul.onednn(%{{.*}} read f32, %{{.*}} read f32, %{{.*}} write f32, %{{.*}} write u8) constants
   program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y"
   // SMALL: program.launch @accumulate.cpu(

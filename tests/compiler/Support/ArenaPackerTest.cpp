@@ -125,14 +125,14 @@ TEST(ArenaPacker, LivesThatMeetInOneCommandDoNotShare) {
   std::vector<PackedBuffer> buffers = {{0, 2, 100, 64}, {2, 3, 80, 64}};
   PackResult result = packArena(buffers);
   EXPECT_EQ(result.lowerBound, 180u);
-  // One of the two buffers is second: 80 aligned to 64 = 128, + 100 = 228; or
-  // 100 aligned to 64 = 128, + 80 = 208.
+  // The second buffer starts at an aligned offset. Largest last: 80 aligned to
+  // 64 is 128, and 128 + 100 = 228. Largest first: 128 + 80 = 208.
   EXPECT_EQ(result.bytes, 208u);
 }
 
 TEST(ArenaPacker, TheEssaysPicture) {
-  // Buffer a lives in 0..9; c (0..3) and b (4..9) are above it. d (4..6) is
-  // above b, in memory that c used before: 100 + max(50, 30 + 20) = 150.
+  // Buffer a lives in 0..9, with c (0..3) and b (4..9) above it. d (4..6) is
+  // above b, partly in memory that c used: 100 + max(50, 30 + 20) = 150.
   std::vector<PackedBuffer> buffers = {
       {0, 9, 100, 1}, {0, 3, 50, 1}, {4, 9, 30, 1}, {4, 6, 20, 1}};
   EXPECT_EQ(packArena(buffers).bytes, 150u);
@@ -206,8 +206,8 @@ TEST(ArenaPacker, FiftyThousandBuffersQuickly) {
         std::chrono::steady_clock::now() - start;
     expectValid(buffers, result);
     RecordProperty("seconds", std::to_string(seconds.count()));
-    // It takes half a second on an idle core; the limit allows for a busy
-    // machine.
+    // Packing takes half a second on an idle core. The limit is higher, so that
+    // the test passes on a busy machine.
     EXPECT_LT(seconds.count(), 3.0);
   }
 }

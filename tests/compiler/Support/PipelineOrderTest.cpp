@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Orders of a pipeline: exact orders for small pipelines. For any pipeline,
-// each transfer has a sender and a receiver, no stage deadlocks, and no stage
-// stores more chunks than its limit.
+// Pipeline orders: exact orders for small pipelines. For larger pipelines,
+// every send has a receive, no stage deadlocks, and no stage stores more chunks
+// than chunksInFlight().
 
 #include "compiler/Support/PipelineOrder.h"
 
@@ -18,8 +18,8 @@ namespace {
 
 using Kind = PipelineTurn::Kind;
 
-/// Returns F (forward) or B (backward) for each turn, the chunk, and one ' per
-/// part index. A prefix < is a receive, > is a send.
+/// Returns a string per turn: F (forward) or B (backward), the chunk, and one '
+/// per part index. The prefix < means receive, and > means send.
 std::string textOf(const std::vector<PipelineTurn> &turns) {
   std::string text;
   for (const PipelineTurn &turn : turns) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// placeWaits and spansBeside: known orders, and random ones against the
+// placeWaits and spansBeside: known orders, and random orders compared with the
 // transitive closure of the order that queues and events impose.
 
 #include "compiler/Support/QueueOrder.h"
@@ -33,10 +33,10 @@ TEST(PlaceWaits, NoneOnOneQueue) {
 }
 
 TEST(PlaceWaits, DropsWhatIsImplied) {
-  // Command 2 on queue 1 comes after both commands of queue 0: waiting for the
-  // newer one suffices. Command 3 comes after 2, so 4 on the same queue need
-  // not wait for 0. 5 waits only for 4: 3 precedes 4, and queue 1 has waited
-  // for 1.
+  // Command 2 (queue 1) must follow commands 0 and 1 (queue 0), so it waits
+  // only for 1. Command 3 (queue 2) follows 2. Command 4 (queue 2) needs no
+  // wait for 0, because 3 precedes it. Command 5 (queue 1) waits only for 4,
+  // which implies 3; queue 1 has already waited for 1.
   std::vector<QueuedWork> commands = {
       {0, {}}, {0, {}}, {1, {0, 1}}, {2, {2}}, {2, {0}}, {1, {4, 1, 3}}};
   EXPECT_EQ(pairsOf(placeWaits(commands)), (Pairs{{1, 2}, {2, 3}, {4, 5}}));
@@ -70,8 +70,8 @@ TEST(SpansBeside, AsInTheHeader) {
   EXPECT_EQ(spans[3].last, 7);
 }
 
-/// before[j][i] is whether command i has finished when j starts, found edge by
-/// edge.
+/// Returns a matrix: [j][i] is true if command i has finished when command j
+/// starts. Follows the edges one by one.
 std::vector<std::vector<bool>>
 orderOf(const std::vector<QueueCommand> &commands) {
   size_t n = commands.size();

@@ -41,9 +41,9 @@ TEST(RecomputePlanner, TheEssaysExample) {
   b.backward({d, n}, 64);
   // All three are saved at the same time, together with y and a gradient.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 3u * 6400 + 128);
-  // Recomputing s does not lower the peak, because g and n are still saved when
-  // s is recomputed. If n is recomputed, only g and s are saved, at a cost of 1
-  // s.
+  // Recomputing s does not lower the peak, because g and n are still saved at
+  // that time. If n is recomputed, only g and s are saved, for one second of
+  // extra time.
   RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
   EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
   EXPECT_EQ(plan.seconds, 1);
@@ -113,8 +113,8 @@ TEST(RecomputePlanner, WhatIsBroughtBackStandsForTheValue) {
   b.backward({d, back}, 64);
   // n is saved for the backward, x is not: 64 + 640 + 6400.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7104u);
-  // n is recomputed from the fetched value. x is neither saved for that nor
-  // recomputed.
+  // n is recomputed from the fetched value, so x is neither saved nor
+  // recomputed for it.
   for (const RecomputePlan &plan :
        {planRecompute(b.problem, 6464), planRecompute(b.problem, 1)}) {
     EXPECT_EQ(plan.peakBytes, 6464u); // 7104 - 640
@@ -210,16 +210,16 @@ TEST(RecomputePlanner, NeverSlowerThanWholeBlocksAtTheirPeak) {
 TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
   RecomputeProblem problem = layered(16, 64000);
   RecomputePlan all = planWithoutRecompute(problem);
-  // Per layer, norm and activation are 5 of the 10 units that are saved. The
-  // peak can therefore be a quarter lower without recomputing a linear.
+  // Per layer, norm and activation take 5 of the 10 saved units. Recomputing
+  // these, but no linear, can therefore lower the peak by a quarter.
   RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
   EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
   EXPECT_LT(plan.seconds, 1e-3);
 }
 
 TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
-  // 6 blocks, U = 64 bytes, with x0 to x6 between them. With segments of 3
-  // blocks, x0, x3 and x6 are saved, x6 only for the head.
+  // 6 blocks, with values x0 to x6 of U = 64 bytes between them. Segments of 3
+  // blocks save x0, x3 and x6. Only the head reads x6.
   RecomputeProblem problem = layered(6, 64);
   RecomputePlan nested = planSegments(problem, 3, true);
   EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
@@ -235,7 +235,7 @@ TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
   // x0, x3, d and the recomputed x4 and x5 take 5 units; norm, up, act and dact
   // take 1 + 4 + 4 + 4 units.
   EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
-  // If recomputed at once, a segment would need the values of three blocks.
+  // With one level, the values of all three blocks are alive at once.
   EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);
 }
 

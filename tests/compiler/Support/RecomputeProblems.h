@@ -31,7 +31,7 @@ public:
     problem.values[part].partOf = whole;
     return part;
   }
-  /// Adds an op that fetches a copy of the value from elsewhere.
+  /// Adds an op that fetches a copy of the value, as from host memory.
   uint32_t fetch(uint32_t original) {
     uint32_t value = backward({}, problem.values[original].bytes);
     problem.ops.back().standsFor = original;
@@ -55,9 +55,9 @@ private:
   }
 };
 
-/// Returns the peak of live bytes of a plan, counted as simply as possible.
-/// Walks all ops and their recomputations; each recomputation of a value has
-/// separate memory. Ignores ties.
+/// Returns the peak of live bytes of a plan, by the simplest method: walks all
+/// ops and their recomputations, each of which allocates separate memory.
+/// Ignores ties.
 inline uint64_t plainPeak(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
   using Memory = std::pair<uint32_t, int64_t>; ///< root, clone before (-1: no)
@@ -154,8 +154,8 @@ inline RecomputeProblem layered(int64_t layers, uint64_t bytes) {
   return builder.problem;
 }
 
-/// Returns a random problem. With `fetches`, some of the values that the
-/// backward reads are fetched from elsewhere, two ops ahead.
+/// Returns a random problem. With `fetches`, some values that the backward
+/// reads are fetched two ops before their reader.
 inline RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
                                       bool ties, bool fetches = false) {
   ProblemBuilder builder;

@@ -50,8 +50,8 @@ inline bool isPath(OptionType type) {
 enum class OptionScope {
   kProgram, ///< determines train.so; fixed by qloracc
   kRun,     ///< recorded in train.so; a run may override it
-  kOutput,  ///< selects a run's output and its place; never recorded, so that
-            ///< the same program does not write to the compiler's folders
+  kOutput,  ///< selects what a run writes and where; never recorded, so that
+            ///< runs elsewhere do not write to folders of this machine
 };
 
 /// Value of a size option set to "auto": the size is chosen for the machine.

@@ -7,7 +7,7 @@
 //
 // The global batch size affects the training result (learning rates depend on
 // it). The other values fit it to a machine. If a user gives the global batch
-// size, the program computes the accumulation; otherwise their product counts.
+// size, qlora computes the accumulation. Otherwise the product is the size.
 
 #ifndef QLORA_RUNTIME_BASE_STEPROWS_H
 #define QLORA_RUNTIME_BASE_STEPROWS_H

@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// Creates the repository if it does not exist. Called before training, so that
-/// a missing package or token, or a wrong user name, is found early.
+/// Creates the repository if it does not exist. Call it before training, so
+/// that a missing package or token, or a wrong user name, fails early.
 Status prepareHub(const Options &options);
 
 /// Uploads the adapter, its tokenizer and its model card; returns the address.

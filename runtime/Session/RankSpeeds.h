@@ -5,7 +5,7 @@
 //
 //   --rank-speeds 3 1     as measured by the user
 //   (nothing)             from the predicted time of a micro-batch on each GPU;
-//                         all are equal on CPUs, or if a GPU is not listed in
+//                         speeds are equal on CPUs, and if any GPU is not in
 //                         Kernels/KnownGpus.cpp
 //
 // In lockstep, all ranks run equally many micro-batches and speeds are unused.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Text summaries of a run. The header, before step 1, describes the training.
-// The ending says where the adapter is and how to load it. Lines fit into 80
-// columns, except for user-defined names.
+// Text summaries of a run. The header is shown before step 1 and describes the
+// training. The ending names the adapter's folder and how to load it. Lines fit
+// into 80 columns, except for user-defined names.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNSUMMARY_H
 #define QLORA_RUNTIME_SESSION_RUNSUMMARY_H

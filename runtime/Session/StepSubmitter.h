@@ -19,7 +19,7 @@ class StepSubmitter {
 public:
   StepSubmitter(const Run &run, Dump *dump);
 
-  /// Submits `step`. If the step isCut, its sums are computed but no update.
+  /// Submits `step`. A step that isCut has sums of losses, but no update.
   StatusOr<SubmittedStep> submit(int64_t step, SignalRequests &requests);
 
   qlora_step_block block(int64_t step) const;
@@ -29,8 +29,8 @@ public:
   int64_t updates = 0;
 
 private:
-  /// Returns the optimizer's factor of the next update's learning rate, which
-  /// metrics do not show: the warm-up of schedule-free AdamW.
+  /// Returns schedule-free AdamW's warm-up factor of the learning rate; 1 for
+  /// other optimizers. The rate in the metrics does not include the factor.
   double ownFactor() const;
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);

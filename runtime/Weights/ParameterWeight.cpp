@@ -10,7 +10,6 @@
 
 namespace qlora {
 
-/// Elements per read.
 static constexpr int64_t kReadElements = int64_t{1} << 22;
 
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {

@@ -21,7 +21,6 @@ namespace qlora {
 
 using nlohmann::json;
 
-/// Elements per read.
 static constexpr int64_t kElementsAtOnce = int64_t{1} << 22;
 static constexpr std::string_view kEndOfA = ".lora_A.weight";
 

@@ -59,7 +59,7 @@ def _own_sources() -> list[str]:
 
 def cache_key(args: argparse.Namespace) -> str:
     key = _Key()
-    # Hash the source text of qlora-data, which has no version number.
+    # Hash qlora-data's source text, because it has no version number.
     key.add(sys.version, *map(importlib.metadata.version, PACKAGES))
     for source in _own_sources():
         key.add_file(source)
@@ -67,7 +67,7 @@ def cache_key(args: argparse.Namespace) -> str:
             args.assistant_only_loss, args.chat_template, args.pairs,
             args.unpaired, args.allow_template_drops, args.row_format,
             args.excess_length_strategy)
-    # Warnings name the input file, so the key depends on its path.
+    # The key depends on the input's path, because warnings name the file.
     key.add(args.input, *args.column)
     for path in data_files(args.input):
         key.add_file(path)
@@ -80,7 +80,7 @@ def cache_key(args: argparse.Namespace) -> str:
     templates = files.chat_templates(None if named in SHIPPED else named)
     for name in sorted(templates):
         key.add(name, templates[name][0])
-    # strftime_now writes the current day into a conversation.
+    # strftime_now writes the current date into a conversation.
     if any("strftime_now" in source for source, _ in templates.values()):
         key.add(date.today())
     return key.text()

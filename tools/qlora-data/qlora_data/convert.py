@@ -27,7 +27,7 @@ from .tokenizer import TextTokenizer
 from .training import QWEN3, recognised, shipped_template
 from .workers import in_order, worker_count
 
-# Called with the bytes that are converted so far, and the bytes of all files.
+# Receives the number of bytes converted so far, and the bytes of all files.
 Progress = Callable[[int, int], None]
 
 

@@ -20,13 +20,13 @@ from .errors import DataError
 
 PACKAGES = ("tokenizers", "jinja2")
 
-# Environment variable with the Pythons tried so far, read by the next Python.
+# Environment variable that passes the Pythons tried so far to the next one.
 _TRIED = "QLORA_DATA_TRIED"
 _REPOSITORY = os.path.abspath(os.path.join(
     os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
-# Copies of PACKAGES next to the installed package, for any Python.
+# Folder with copies of PACKAGES for any Python, if qlora is installed.
 _COPIES = os.path.join(_REPOSITORY, "qlora", "qlora-data", "packages")
-# True in share/qlora/qlora-data/qlora_data, False in a repository.
+# True if this file is in share/qlora/qlora-data/qlora_data of an installation.
 _IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
 
 

@@ -23,8 +23,8 @@ class DataError(Exception):
         text = f"{self.place}: {self.what}" if self.place else self.what
         if self.todo:
             text += f"; {self.todo}"
-        # Make one line of any message from a template or a library, and make it
-        # printable even if the row has half a surrogate pair.
+        # Make messages of templates and libraries a single line. Escape lone
+        # surrogates, which cannot be printed.
         line = " ".join(text.split())
         return line.encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -19,21 +19,20 @@ from .errors import DataError
 
 _TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
                     "special_tokens_map.json", "added_tokens.json"]
-# Files to transfer: no weights in other formats, no logs and metrics.
+# Files to transfer. Excludes weights in other formats, logs and metrics.
 _MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
                 "*.safetensors", "model.safetensors.index.json"]
 _TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
                   "adapter_model.safetensors", "config.json",
                   "generation_config.json", "model.safetensors", "README.md"]
-# Subfolders (checkpoints, copies in other formats) are not transferred. The
-# patterns above match them too, because * matches a slash.
+# Excluded subfolders: checkpoints and copies in other formats. The patterns
+# above match their files too, because * matches a slash.
 _FOLDERS = ["*/*"]
 
 
 def _library():
     """Imports huggingface_hub, a dependency of tokenizers."""
-    # Progress bars are for terminals. Set this before the import, which reads
-    # it.
+    # Show progress bars only on terminals. The import reads this variable.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
@@ -66,7 +65,7 @@ def _explain(name: str, error: Exception) -> DataError:
         return DataError(f"there is no '{name}' on the Hugging Face hub (or "
                          "it is private), and no such local folder",
                          f"correct the name, or {login}")
-    # The remaining errors are the library's, its HTTP client's and the disk's.
+    # All other errors come from the library, its HTTP client or the disk.
     return DataError(f"'{name}' is not a folder here, and the Hugging Face hub "
                      f"cannot be used: {_because(error)}",
                      "check the network, HF_ENDPOINT and free disk space; if "

@@ -14,12 +14,12 @@ from .jsonl import beyond_limits
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-# Matches an object's text up to its rows. Only scalars may precede the rows.
+# Matches an object's text up to its array of rows. Only scalars may come first.
 _ROWS_KEY = re.compile(
     rb'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*'
     rb'"(?:data|train)"\s*:\s*(?=\[)')
-# An error within this many characters of the end may only mean that the element
-# continues after the text read so far.
+# An error within this many characters of the end may mean only that more of the
+# element must be read.
 _NEAR_THE_END = 16
 _DECODER = json.JSONDecoder()
 

@@ -35,7 +35,7 @@ def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
     """Returns the error for well-formed JSON that exceeds Python's limits."""
     if isinstance(error, RecursionError):
         return DataError("malformed JSON: nested too deeply", todo, place)
-    # Python refuses numbers of thousands of digits.
+    # Python refuses integers with thousands of digits.
     return DataError(f"malformed JSON: {error}",
                      "write such a number as a string", place)
 

@@ -41,9 +41,9 @@ _LEARNS = {"loss", "losses", "weight", "weights", "weighted", "train", "trains",
 _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
            "exclude", "excluded"}
 _NOT = {"no", "not", "non", "never", "without", "dont"}
-# Words that make a key a mark only if its value is true or false.
+# Words that make a key a mark only if its value is a boolean.
 _MAYBE = {"label", "target", "include", "included"}
-# Words in keys about turns of other speakers, or about only some turns.
+# Words in keys that concern turns of other speakers, or only some turns.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
            "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
@@ -115,7 +115,7 @@ def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
         key = path.rsplit(".", 1)[-1]
         if _asks(key, value) is is_learned:
             continue
-        # OpenAI's weight only applies to turns of the assistant.
+        # OpenAI's weight applies only to the assistant's turns.
         is_other = message["role"] != "assistant"
         if key == "weight" and is_other and not is_learned:
             continue

@@ -81,7 +81,7 @@ def _turns(talk: Conversation,
         spans.insert(0, (_opening(talk, index, through),
                          _end_of_turn(through, talk.end_tokens)))
     texts.insert(0, (text, spans))
-    # Drop texts without a turn in the loss, such as one that ends with a
+    # Drop texts without a turn in the loss, such as one that ends with a user's
     # question.
     return [part for part in texts if part[1]] or texts
 

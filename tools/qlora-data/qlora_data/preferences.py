@@ -30,7 +30,7 @@ from .shapes import refuse_system, turn_of, with_system
 
 _BOTH = ("chosen", "rejected")
 _PROMPTS = ("conversations", "messages", "instruction")
-# Columns that other data sets use for the prompt.
+# Columns in which other data sets store the prompt.
 _LIKELY_PROMPTS = ("question", "query", "input", "problem", "text",
                    "context")
 _JUDGEMENTS = ("label", "kto_tag")
@@ -150,7 +150,7 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
     if isinstance(prompt, list):
         turns = [turn_of(turn, f"prompt[{index}]")
                  for index, turn in enumerate(prompt)]
-        # If both answers repeat the prompt, they may share later messages too.
+        # If both answers repeat the prompt, later messages may be equal, too.
         if turns and all(answer[:len(turns)] == turns for answer in answers):
             same = min(same, *(len(answer) - 1 for answer in answers))
             same = max(same, len(turns))

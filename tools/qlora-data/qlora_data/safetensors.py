@@ -83,7 +83,7 @@ def write_safetensors(path: str, tensors: dict[str, Spool],
     """Writes a temporary file and renames it to `path`. Readers never see a
     partial file, and a failure leaves no file."""
     folder, base = os.path.split(os.path.abspath(path))
-    # Random, not the process id: other machines may share the folder.
+    # A random name: machines that share a folder may have equal process ids.
     temporary = os.path.join(folder, f"{base}.part.{secrets.token_hex(4)}")
     header = header_bytes(tensors, metadata)
     size_bytes = len(header) + sum(
@@ -93,7 +93,7 @@ def write_safetensors(path: str, tensors: dict[str, Spool],
             file.write(header)
             for name in file_order(tensors):
                 tensors[name].copy_to(file)
-            # Without fsync, a power cut could leave a partial file at `path`.
+            # Without fsync, a power failure could leave a partial file.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

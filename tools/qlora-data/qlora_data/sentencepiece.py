@@ -20,7 +20,7 @@ from .errors import DataError, unreadable
 
 NORMAL, _UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 _UNIGRAM, _BPE = 1, 2
-# Characters of a piece; limits the time of _merges(), which tries all splits.
+# Longest piece in characters. Limits _merges(), which tries all its splits.
 _LONGEST_PIECE = 4096
 SPACE = "▁"
 

@@ -59,8 +59,8 @@ def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
     if isinstance(form, ChatRow):
         for index, message in enumerate(form.messages):
             in_prompt = index < form.prompt_count
-            # Ignore marks of prompt turns that are not in the loss: the marks
-            # are for other trainings.
+            # Ignore marks of prompt turns outside of the loss. They are for
+            # other trainings.
             if not (in_prompt and rule.completion_only):
                 refuse_marks(message, rule.learns(message["role"], in_prompt),
                              rule, f"message {index + 1}")
@@ -300,7 +300,7 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant",
           "assistant": "assistant", "chatgpt": "assistant",
           "system": "system", "observation": "tool", "tool": "tool",
           "function_response": "tool"}
-# Keys of a turn that templates read, besides speaker and text.
+# Keys of a turn that templates read, in addition to speaker and text.
 _SHAREGPT_KEYS = ("tool_calls", "function_call", "tool_call_id", "name",
                   "reasoning_content", "thinking", "reasoning", *_MEDIA)
 

@@ -100,7 +100,7 @@ def _runs(tokenizer: TextTokenizer,
     begin, before = 0, ""
     for in_loss, labels in groupby(row.labels, lambda label: label != IGNORED):
         end = begin + len(list(labels))
-        # A token alone may be half a character, or lose its space.
+        # Decode all tokens so far: one alone may be half a character.
         through = tokenizer.decode(row.ids[:end])
         same = len(os.path.commonprefix((before, through)))
         yield in_loss, begin, end, through[same:]

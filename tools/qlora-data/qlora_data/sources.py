@@ -34,8 +34,8 @@ _BATCH_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
-# Errors of libraries for damaged data. A decompressor raises OSError without a
-# number; an OSError with a number is from the system.
+# Errors that libraries raise for damaged data. An OSError without an errno
+# comes from a decompressor, one with an errno from the system.
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
 
 

@@ -20,7 +20,7 @@ from jinja2.utils import Namespace
 from .errors import DataError
 from .shapes import ChatRow
 
-# A longer rendering is a runaway template, not a conversation.
+# A longer rendering is an endless template, not a conversation.
 _MAX_CHARACTERS = 1 << 28
 
 

@@ -18,7 +18,7 @@ from .model_files import ModelFiles
 from .sentencepiece import (CONTROL, SPACE, USER_DEFINED, read_sentencepiece,
                             tiktoken_error, tokenizer_of)
 
-# Models whose files transformers uses unchanged, even if they name
+# Models for which transformers uses the files unchanged, even if they name
 # LlamaTokenizer.
 _AS_WRITTEN = frozenset(
     "mistral mixtral ministral ministral3 mistral3 phi3 phimoe granite "
@@ -70,8 +70,8 @@ def _declare(files: ModelFiles, tokenizer: Tokenizer, name: str) -> None:
     for number, token in files.declared_tokens():
         if name == "tokenizer.model" and not _names_llama(files) \
                 and "Metaspace" in repr(tokenizer.pre_tokenizer):
-            # Split the text at this token before normalizing, so that the text
-            # after the token gets the dummy prefix, too.
+            # Split at this token before normalization, so that the text after
+            # the token gets the dummy prefix, too.
             token = {**token, "normalized": False}
         add_tokens(tokenizer, [token])
         got = tokenizer.token_to_id(token["content"])

@@ -66,7 +66,7 @@ def _ended(process) -> Exception:
     process.join()
     if process.exitcode == -signal.SIGKILL:  # out of memory, on Linux
         return MemoryError()
-    # Report 128 + the signal, as a shell does.
+    # Report 128 + the signal number, as shells do.
     code = process.exitcode
     if code < 0:
         code = 128 - code
@@ -77,7 +77,7 @@ def _ended(process) -> Exception:
 def _work(parts, index: int, workers: int, readers, writer) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
-    # While this process holds copies of the parent's readers, another worker's
+    # Close copies of the parent's readers. With them open, another worker's
     # write would not fail after the parent's end.
     for reader in readers:
         reader.close()

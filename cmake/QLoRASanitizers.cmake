@@ -11,8 +11,7 @@ if(QLORA_SANITIZE)
   add_link_options(-fsanitize=${QLORA_SANITIZERS})
   # With sanitizers, -O1 takes a third longer to build than -Og, and -O2 another
   # third. CPU kernels set their own level, -O3.
-  string(REPLACE "-O2" "-Og" CMAKE_CXX_FLAGS_RELEASE
-                 "${CMAKE_CXX_FLAGS_RELEASE}")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Og>)
   # GCC warns about types in an included file whose base is in an anonymous
   # namespace. In unity builds, test files are included files.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""nvcc_check.py NVCC ROOT ARCHS FILE.cu...: what nvcc makes of device code.
+"""nvcc_check.py NVCC ROOT ARCHS FILE.cu...: checks nvcc on device code.
 
 Compiles each file for each architecture (90,compute_80) with the flags that
 qloracc uses. Fails on a warning and on registers that spill to memory; prints

@@ -12,7 +12,7 @@ data and initial adapter of qlora-run. Experts are decoded once, not in every
 step as by bitsandbytes, and use the fastest of transformers' expert
 implementations. A token file has one micro-batch per step. A rows file has
 --batch-rows rows per step, in file order, padded to the longest row, as by the
-usual collator. *
+usual collator.
 
 Prints a line of JSON once everything is loaded (for a model with experts, also
 a step's seconds in each implementation). For each line `steps N` on standard

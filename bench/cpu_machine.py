@@ -19,9 +19,10 @@ def probe():
 
 @functools.cache
 def peer_environment():
-    """Returns the environment of baseline_cpu.py. If the machine hides the
-    sizes of AMX tiles, forbids tiles, because PyTorch's oneDNN would execute an
-    illegal instruction. qlora-run avoids tiles there automatically."""
+    """Returns the environment of baseline_cpu.py. On a machine that hides the
+    sizes of AMX tiles, its variables forbid tiles, because PyTorch's oneDNN
+    would execute an illegal instruction. qlora-run avoids tiles there
+    automatically."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}

@@ -23,7 +23,7 @@ std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
           // With AVX-512, the default of 256 bits would be half as fast.
           "-mprefer-vector-width=512",
-          // Fix every rounding in the kernel text, not in the compiler.
+          // The kernel text alone decides where to round.
           "-ffp-contract=off", "-fno-math-errno",
           // Export one symbol, import none, and depend on no build machine.
           "-fPIC", "-fvisibility=hidden", "-ffreestanding", "-fno-exceptions",

@@ -19,8 +19,8 @@
 // micro-batches are unlabelled padding, which does not affect the mean loss.
 //
 // In lockstep, ranks run the same entries at the same time. The k-th
-// micro-batches of all ranks have the shape of the largest. The same holds for
-// numbers i N to i N + N - 1 of a pass in file order.
+// micro-batches of all ranks have the shape of the largest. In a pass in file
+// order, such as an evaluation, these are numbers k N to k N + N - 1.
 
 #ifndef QLORA_RUNTIME_DATA_SCHEDULE_H
 #define QLORA_RUNTIME_DATA_SCHEDULE_H

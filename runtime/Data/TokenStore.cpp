@@ -53,7 +53,7 @@ Status TokenStore::load(const CompiledVariants &variants) {
   const bool hasRows = file.find("row_offsets") != nullptr;
   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *first, file.get("input_ids"));
   if (first->shape.size() != (hasRows ? 1 : 3))
-    return Status::invalid("'{}': input_ids has the shape {}, but expects {}",
+    return Status::invalid("'{}': input_ids has the shape {}, expected {}",
                            file.path(), formatShape(first->shape),
                            hasRows ? "[tokens]"
                                    : "[micro_batches, batch, length]");

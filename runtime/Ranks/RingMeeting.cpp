@@ -115,8 +115,8 @@ static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
   const double seconds = meeting.patience.count() / 1000.0;
   if (!loop.shortage().empty())
     return Status::unavailable(
-        "the previous rank could not be accepted in {} s: {}", seconds,
-        loop.shortage());
+        "cannot accept the connection of the previous rank, tried for {} s: {}",
+        seconds, loop.shortage());
   return Status::unavailable("the previous rank has not connected in {} s. "
                              "Fix: open all ports between the hosts of the job",
                              seconds);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names and renames checkpoints.
+// Names, renames and removes checkpoints.
 
 #include "runtime/Session/CheckpointFolder.h"
 
@@ -163,6 +163,22 @@ void removeUnfinished(const std::string &output) {
     if (path.filename().string().starts_with(kPrefix) &&
         path.stem().extension() == ".part")
       fs::remove_all(path, ignored);
+  }
+}
+
+void removeOlderCheckpoints(const std::string &output, int64_t limit,
+                            int64_t best) {
+  if (limit == 0)
+    return;
+  int64_t kept = 0;
+  for (const std::string &folder : checkpointsIn(output)) {
+    if (kept++ < limit || checkpointStep(folder) == best)
+      continue;
+    // Half of a checkpoint is never taken for a complete one.
+    std::error_code error;
+    fs::rename(folder, folder + ".part.old", error);
+    if (!error)
+      fs::remove_all(folder + ".part.old", error);
   }
 }
 

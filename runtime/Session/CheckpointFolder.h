@@ -61,6 +61,10 @@ bool hasUnfinished(const std::string &output);
 void recoverCheckpoints(const std::string &output);
 /// Removes all unfinished checkpoints. Call recoverCheckpoints() first.
 void removeUnfinished(const std::string &output);
+/// Removes all checkpoints except the newest `limit` (0: keeps all) and that of
+/// step `best`. Ignores errors.
+void removeOlderCheckpoints(const std::string &output, int64_t limit,
+                            int64_t best);
 
 } // namespace qlora
 

@@ -203,7 +203,9 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   own["step"] = order.step;
   QLORA_RETURN_IF_ERROR(writeManifest(part, own));
   QLORA_RETURN_IF_ERROR(putInPlace(order));
-  prune(order);
+  removeOlderCheckpoints(run.outputFolder,
+                         run.options.integer("save_total_limit"),
+                         order.bestStep);
   return Status::ok();
 }
 
@@ -214,23 +216,6 @@ Status CheckpointWriter::putInPlace(const Order &order) const {
                                std::strerror(errno));
   flushFolder(run.outputFolder);
   return Status::ok();
-}
-
-/// Removes older checkpoints, except the best. Renames each one first, so that
-/// half of a checkpoint is never taken for a complete one. Errors are ignored.
-void CheckpointWriter::prune(const Order &order) const {
-  const int64_t limit = run.options.integer("save_total_limit");
-  if (limit == 0)
-    return;
-  int64_t kept = 0;
-  for (const std::string &folder : checkpointsIn(run.outputFolder)) {
-    if (kept++ < limit || checkpointStep(folder) == order.bestStep)
-      continue;
-    std::error_code error;
-    fs::rename(folder, folder + ".part.old", error);
-    if (!error)
-      fs::remove_all(folder + ".part.old", error);
-  }
 }
 
 } // namespace qlora

@@ -77,7 +77,6 @@ private:
                  Status &written) const;
   Status writeOut(const Order &order) const;
   Status putInPlace(const Order &order) const;
-  void prune(const Order &order) const;
   void report(const Status &status);
 
   const Run &run;

@@ -7,7 +7,7 @@
 //   compute, communication, copy
 //                   the commands of the queues, by their label; args: kernel,
 //                   entry, index in the entry, bytes, flops, GB/s, GFLOP/s,
-//                   and the fraction of the bound from the device's rates
+//                   and the fraction of the device's roofline
 //
 // It also prints rank 0's ProfileTable and adds it to the trace as otherData.
 //

@@ -64,8 +64,8 @@ static Status copyStacked(const ModelFiles &model,
       StoredLayout::of(layout.dtype, layout.elements / parameter.parts,
                        layout.block, layout.doubleQuant);
   if (each.elements % each.block != 0)
-    return Status::dataLoss("parameter '{}' stacks tensors of {} elements, no "
-                            "multiple of its blocks of {}",
+    return Status::dataLoss("parameter '{}' stacks tensors of {} elements, "
+                            "which is no multiple of its block size {}",
                             parameter.name, each.elements, each.block);
   std::memset(out, 0, static_cast<size_t>(layout.bytes));
   std::vector<uint8_t> part(static_cast<size_t>(each.bytes));

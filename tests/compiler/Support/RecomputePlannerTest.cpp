@@ -96,7 +96,7 @@ TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
   b.forward({x}, 640, 1);
   b.tie(x);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 640u);
-  // x is read again later, so a copy is needed.
+  // x is read again after the tied op, which then may not overwrite it.
   b.forward({x}, 64, 1);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 1280u);
 }

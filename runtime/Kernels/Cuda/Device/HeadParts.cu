@@ -163,9 +163,10 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   return merged;
 }
 
-/// Merges a row's states; one thread per row. Buffers: states, targets,
-/// correct, losses f64 of the rank's rows, factors f32 [rows, 2] or null. The
-/// factors are for the rank's gradient and for the target's row of w.
+/// Merges the softmax states that the vocabulary shards have of a row; one
+/// thread per row. Buffers: states, targets, correct, losses f64 of the rank's
+/// rows, factors f32 [rows, 2] or null. Factor 0 scales the rank's gradient,
+/// factor 1 the target's row of w.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);

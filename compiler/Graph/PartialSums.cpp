@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Creates all-reduces of partial sums, a model.weight per range of a weight, and
-// tp and ep shards.
+// Creates all-reduces of partial sums, a model.weight for each range of a
+// weight, and tp and ep shards.
 
 #include "compiler/Graph/PartialSums.h"
 

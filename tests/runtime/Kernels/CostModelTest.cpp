@@ -303,8 +303,8 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
   EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
   // Every chunk reads W twice. Logits are written, read three times, written in
   // bf16 and read again. `hidden` is read, written and read again; its gradient
-  // is written, read and written again. The first and last kernels move 12 bytes
-  // per row.
+  // is written, read and written again. The first and the last kernel move
+  // 12 bytes per row.
   const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
                rows = 10 * 20 * 2 * 6;
   EXPECT_DOUBLE_EQ(all.bytes,

@@ -77,8 +77,8 @@ struct ModelConfig {
   /// One line each, for the user.
   std::vector<std::string> warnings;
 
-  /// Returns the path of the module `name` of ModuleNames in the class that
-  /// transformers creates for the folder.
+  /// Converts a path of ModuleNames to that in the class which transformers
+  /// creates: in a wrapper, model.norm may be model.language_model.norm.
   std::string modulePath(std::string_view name) const {
     return wrapper ? wrapper->modulePath(name) : std::string(name);
   }

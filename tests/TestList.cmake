@@ -382,7 +382,7 @@ e2e(checkpoints-long soak 3600 resume_exact.py --kills 200 --flips 2000
     --steps 60)
 e2e(partition-all soak 300 partition.py --all)
 # Makes a 6 GB Python environment with the versions that made the references.
-e2e(peft-live soak 1200 peft_live.py)
+e2e(peft-live soak 1200 peft_load_all.py)
 # Tests each version of cuDNN. A version that is not installed takes 0.5 GB.
 test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
 # Runs README's two commands on a fresh Debian 12, as root.

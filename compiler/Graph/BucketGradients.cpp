@@ -227,7 +227,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
     if (op && (!after || after->isBeforeInBlock(op)))
       after = op;
   };
-  // The first bucket includes the statistics.
+  // Accumulated results are the statistics, which the first bucket includes.
   for (auto result : step.getBody().getOps<ResultOp>())
     if (result.getAccumulate())
       advance(result);

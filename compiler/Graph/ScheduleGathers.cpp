@@ -41,9 +41,9 @@ class ScheduleGathersPass
   void runOnOperation() override;
 };
 
-/// A gather, and the first and last position of its readers among the step's
-/// other ops, both included. For a forward gather kept for the backward, `last`
-/// is its last forward reader: afterwards its memory is not freed anyway.
+/// A gather, and the positions of its first and last reader among the step's
+/// other ops. `last` ignores backward readers of a forward gather: it holds its
+/// memory until the backward, so no other gather gains by waiting for them.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;

@@ -156,8 +156,8 @@ def goes_on(cluster, runs):
         cluster.wait("requeue", lambda: cluster.state(job) == "PENDING")
         check(not cluster.all_ranks(), "a job in the queue has ranks")
         stops.append(steps_of(folder)[-1])
-        # Start the requeued job immediately instead of after two minutes. Wait
-        # first: a node refuses a job in the second in which the job ends.
+        # Start the requeued job now instead of after two minutes. Wait first: a
+        # node refuses to start a job again within one second of its end.
         time.sleep(1.1)
         cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         until_step(cluster, folder, stops[-1] + 4)

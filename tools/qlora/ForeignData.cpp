@@ -211,7 +211,7 @@ static Status addColumns(const json &columns, bool isAlpaca,
     if (!value.is_string() ||
         (own == names.end() && other == kPreferences.end()))
       return Status::invalid(
-          "'{}' is not a column that is read; remove it from 'columns'", key);
+          "'columns' has the unsupported key '{}'; remove it", key);
     const std::string column = value.get<std::string>();
     const std::string name = own != names.end() ? own->second : other->second;
     const bool isUsual = (key == "messages" && column == "messages") ||

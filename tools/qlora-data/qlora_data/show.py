@@ -155,6 +155,6 @@ def show(converter: Converter, path: str, chosen: range | list[int],
             _print_text(converter.tokenizer, row, token_ids)
     missing = set(chosen) - seen
     if missing and (not seen or isinstance(chosen, list)):
-        raise DataError(f"has no row {min(missing)}", "name rows that it has "
+        raise DataError(f"has no row {min(missing)}", "choose existing rows "
                         "with --rows", path)
     return out

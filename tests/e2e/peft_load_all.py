@@ -4,7 +4,7 @@
 """Runs peft_load.py on every golden case that has an adapter, with the torch,
 transformers and PEFT versions of the references: the long form.
 
-    peft_live.py --tools build/bin [--environment DIR] [CASE ...]
+    peft_load_all.py --tools build/bin [--environment DIR] [CASE ...]
 
 The environment is installed from PyPI's packages, in 5 to 10 minutes and 6 GB;
 later calls reuse it. Fails if it cannot be created.

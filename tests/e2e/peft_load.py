@@ -7,10 +7,10 @@ qlora-run.
     peft_load.py --tools build/bin [CASE ...]
 
 Needs torch, transformers and peft, which scripts/install.sh --tests puts into
-.venv/peft; peft_load_all.py has an environment with the references' versions. PEFT
-loads the trained adapter on the Hugging Face model, whose quantized weights are
-replaced by their decoded values. The logits of the first row, without and with
-the adapter, are compared with those of qlora-run.
+.venv/peft; peft_load_all.py has an environment with the references' versions.
+PEFT loads the trained adapter on the Hugging Face model, whose quantized
+weights are replaced by their decoded values. The logits of the first row,
+without and with the adapter, are compared with those of qlora-run.
 """
 
 import argparse

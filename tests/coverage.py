@@ -160,6 +160,14 @@ def ctest_command(build, name):
             "--fixture-exclude-any", ".", "--output-on-failure"]
 
 
+def environment(counters):
+    """Returns the environment of a test whose counts go below a folder. A test
+    that kills a process may leave a broken file of counts. GCC's errors about
+    it must not appear in the output that tests compare."""
+    return {**os.environ, "GCOV_PREFIX": counters,
+            "GCOV_ERROR_FILE": os.devnull}
+
+
 def measure(build, objects, test):
     """Runs a test and stores what it executed. Returns whether it passed."""
     counters = os.path.join(os.path.abspath(build), "coverage", "counters",
@@ -170,7 +178,7 @@ def measure(build, objects, test):
     done = subprocess.run(
         ctest_command(build, test["name"]), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
-        env={**os.environ, "GCOV_PREFIX": counters})
+        env=environment(counters))
     seconds = time.monotonic() - start
     lines, branches = objects.executed(counters)
     shutil.rmtree(counters)

@@ -178,7 +178,7 @@ def passes(build, name, seconds):
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         preexec_fn=limit_memory,
-        env={**os.environ, "GCOV_PREFIX": counters, "GTEST_FAIL_FAST": "1"})
+        env={**coverage.environment(counters), "GTEST_FAIL_FAST": "1"})
     try:
         return process.wait(seconds) == 0
     except subprocess.TimeoutExpired:
@@ -188,17 +188,18 @@ def passes(build, name, seconds):
         process.wait()
 
 
-def order(tests, mutant, places):
+def order(tests, mutant, places, seconds):
     """Returns the tests that execute the line of a mutant, in the order in
-    which to try them."""
+    which to try them. Tests longer than `seconds` are last: they are ended
+    early, but most faults stop a test program at its first assertions."""
     bit = places.line_bits[mutant["file"], mutant["line"]]
     folder = mutant["file"].split("/")[1]
 
     def rank(test):
         is_unit = test["program"].endswith("Tests")
         is_own = test["name"] == f"Runtime{folder}Tests"
-        return (test["tier"] != "quick", not is_own, not is_unit,
-                test["seconds"])
+        return (test["tier"] != "quick", test["seconds"] > seconds, not is_own,
+                not is_unit, test["seconds"])
 
     return sorted((test for test in tests
                    if test["passed"] and test["lines"] & bit), key=rank)
@@ -237,8 +238,7 @@ class Trial:
         for _ in range(2):
             left = self.seconds - self.used[test["tier"]]
             longest = 5 * test["seconds"] + 10
-            # Do not start a test that cannot end in the remaining seconds.
-            if left < test["seconds"]:
+            if left < 1:
                 return "cut"
             start = time.monotonic()
             result = passes(self.build, test["name"], min(left, longest))
@@ -252,7 +252,7 @@ class Trial:
 
 def try_mutant(build, mutant, tests, places, seconds):
     """Runs the tests of a mutant, and stores the outcome in it."""
-    ordered = order(tests, mutant, places)
+    ordered = order(tests, mutant, places, seconds)
     source = os.path.join(coverage.ROOT, mutant["file"])
     users = subprocess.run(["ninja", "-C", build, "-t", "query", source],
                            check=False, text=True,

@@ -10,7 +10,8 @@ draws mutants, the same number in each folder: each changes one operator,
 constant, condition, call or return on a line that some test executes. A mutant
 is written into the source file, which is restored afterwards. Tests that
 execute the line run until one fails: quick before full, unit tests before
-scripts, cheap before expensive, for at most --seconds of each tier. A test that
+scripts, cheap before expensive, for at most --seconds of each tier. Of a test
+program that takes longer, only the suites of the source file run. A test that
 fails runs once more. Results are kept in BUILD/coverage/mutants.json, and the
 next call continues there; --only runs the named mutants again.
 
@@ -161,13 +162,12 @@ def build_targets(build, *targets):
 
 def limit_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (12 * GIB, 12 * GIB))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GIB, 4 * GIB))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def passes(build, name, seconds):
-    """Runs a test in separate namespaces. Returns whether it passed, or None if
-    `seconds` are over."""
+def passes(build, name, seconds, suites="*"):
+    """Runs a test in separate namespaces; of a test program, only `suites`.
+    Returns whether it passed, or None if `seconds` are over."""
     enter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if os.geteuid() != 0:
         enter.append("--map-root-user")
@@ -178,7 +178,8 @@ def passes(build, name, seconds):
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         preexec_fn=limit_memory,
-        env={**coverage.environment(counters), "GTEST_FAIL_FAST": "1"})
+        env={**coverage.environment(counters), "GTEST_FAIL_FAST": "1",
+             "GTEST_FILTER": suites})
     try:
         return process.wait(seconds) == 0
     except subprocess.TimeoutExpired:
@@ -188,28 +189,28 @@ def passes(build, name, seconds):
         process.wait()
 
 
-def order(tests, mutant, places, seconds):
+def order(tests, mutant, places):
     """Returns the tests that execute the line of a mutant, in the order in
-    which to try them. Tests longer than `seconds` are last: they are ended
-    early, but most faults stop a test program at its first assertions."""
+    which to try them."""
     bit = places.line_bits[mutant["file"], mutant["line"]]
     folder = mutant["file"].split("/")[1]
 
     def rank(test):
         is_unit = test["program"].endswith("Tests")
         is_own = test["name"] == f"Runtime{folder}Tests"
-        return (test["tier"] != "quick", test["seconds"] > seconds, not is_own,
-                not is_unit, test["seconds"])
+        return (test["tier"] != "quick", not is_own, not is_unit,
+                test["seconds"])
 
     return sorted((test for test in tests
                    if test["passed"] and test["lines"] & bit), key=rank)
 
 
 class Trial:
-    """Runs the tests of one mutant, for at most `seconds` in each tier."""
+    """Runs the tests of one mutant, for at most `seconds` in each tier. `stem`:
+    name of the source file, with which the names of its suites begin."""
 
-    def __init__(self, build, seconds):
-        self.build, self.seconds = build, seconds
+    def __init__(self, build, seconds, stem):
+        self.build, self.seconds, self.stem = build, seconds, stem
         self.used = collections.Counter()
         self.are_built = False
 
@@ -235,13 +236,15 @@ class Trial:
             self.are_built = True
         if targets and not build_targets(self.build, *targets):
             sys.exit(f"cannot build {' '.join(targets)} in {self.build}")
+        is_long = test["seconds"] > self.seconds
         for _ in range(2):
             left = self.seconds - self.used[test["tier"]]
             longest = 5 * test["seconds"] + 10
             if left < 1:
                 return "cut"
             start = time.monotonic()
-            result = passes(self.build, test["name"], min(left, longest))
+            result = passes(self.build, test["name"], min(left, longest),
+                            self.stem + "*" if is_long else "*")
             self.used[test["tier"]] += time.monotonic() - start
             if result:
                 return None
@@ -252,7 +255,7 @@ class Trial:
 
 def try_mutant(build, mutant, tests, places, seconds):
     """Runs the tests of a mutant, and stores the outcome in it."""
-    ordered = order(tests, mutant, places, seconds)
+    ordered = order(tests, mutant, places)
     source = os.path.join(coverage.ROOT, mutant["file"])
     users = subprocess.run(["ninja", "-C", build, "-t", "query", source],
                            check=False, text=True,
@@ -264,7 +267,8 @@ def try_mutant(build, mutant, tests, places, seconds):
             mutant["result"] = "does not compile"
             return
         start = time.monotonic()
-        trial = Trial(build, seconds)
+        stem = os.path.splitext(os.path.basename(source))[0]
+        trial = Trial(build, seconds, stem)
         mutant["killer"], cut = trial.find_killer(ordered)
     killer_tier = next((test["tier"] for test in ordered if mutant["killer"] and
                         mutant["killer"].startswith(test["name"] + " (")), None)

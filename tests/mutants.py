@@ -10,8 +10,8 @@ draws mutants, the same number in each folder: each changes one operator,
 constant, condition, call or return on a line that some test executes. A mutant
 is written into the source file, which is restored afterwards. Tests that
 execute the line run until one fails: quick before full, unit tests before
-scripts, cheap before expensive, for at most --seconds of each tier. Of a test
-program that takes longer, only the suites of the source file run. A test that
+scripts, cheap before expensive, for at most --seconds of each tier. If a test
+program takes longer, only the suites of the source file run. A test that
 fails runs once more. Results are kept in BUILD/coverage/mutants.json, and the
 next call continues there; --only runs the named mutants again.
 

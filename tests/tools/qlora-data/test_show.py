@@ -167,7 +167,7 @@ class ChosenRowsTest(ShowTest):
     def test_a_row_that_does_not_exist(self):
         self.write_data({"text": "hello"})
         self.shown("--rows", "1", "3", code=1)
-        self.assertIn(f"{self.data}: has no row 3; name rows", self.errors)
+        self.assertIn(f"{self.data}: has no row 3; choose", self.errors)
         self.assertEqual(self.numbers("--num-rows=5"), [1])
 
     def test_a_refused_row_is_an_error_as_in_training(self):

@@ -175,10 +175,11 @@ void removeOlderCheckpoints(const std::string &output, int64_t limit,
     if (kept++ < limit || checkpointStep(folder) == best)
       continue;
     // Half of a checkpoint is never taken for a complete one.
+    const std::string removed = folder + ".part.old";
     std::error_code error;
-    fs::rename(folder, folder + ".part.old", error);
+    fs::rename(folder, removed, error);
     if (!error)
-      fs::remove_all(folder + ".part.old", error);
+      fs::remove_all(removed, error);
   }
 }
 

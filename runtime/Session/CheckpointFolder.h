@@ -4,6 +4,7 @@
 //
 //   checkpoint-N            complete, of the run that owns the folder
 //   checkpoint-N.part.new   being written
+//   checkpoint-N.part.old   being removed
 //   checkpoint-N.replaced   of an earlier run, or later than the step that this
 //                           run resumed from: only used if named explicitly.
 //                           Kept until checkpoints are next replaced

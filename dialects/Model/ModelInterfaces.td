@@ -223,7 +223,7 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
       dimension 0, interleaved in dimension 1.}],
       "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
     InterfaceMethod<[{Records, for cost estimates, that x now has the rows of
-      `ranks` ranks, of which about 1 / `ranks` are in groups of this rank.}],
+      `ranks` ranks. About 1 / `ranks` of them are in groups of this rank.}],
       "void", "noteRowsOfRanks", (ins "int64_t":$ranks), [{}],
       [{ static_cast<void>(ranks); }]>,
     InterfaceMethod<"The operand `init`, or null.", "::mlir::Value", "getInit",

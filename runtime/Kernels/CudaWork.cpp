@@ -95,7 +95,8 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-/// Work of all panels of w. product(rows of the panel, adds) is its matmul.
+/// Work of the conversions and GEMMs of all panels of w. `product` returns a
+/// panel's GEMM, given its number of rows and whether the GEMM accumulates.
 template <typename Product>
 static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   Kernels kernels;
@@ -150,7 +151,8 @@ struct CudaWorkRow {
 };
 } // namespace
 
-/// Ops whose launches have several kernels with considerable time.
+/// Ops whose work on a GPU differs from kernelWork(), most because a launch
+/// runs several kernels.
 static constexpr CudaWorkRow kRows[] = {
     {"matmul", matmulWork},
     {"panel_matmul", panelMatmulWork},

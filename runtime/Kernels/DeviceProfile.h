@@ -46,7 +46,9 @@ namespace qlora {
 
 /// Rate of one direction of an attention kernel, in 10^9 needed FLOPs per
 /// second (bf16, causal, heads of 128), for sequences of 2,048 and 8,192
-/// tokens. Rates for other lengths follow from a model: the time of a query is
+/// tokens. Needed FLOPs (neededFlops) exclude hidden keys and recomputation.
+///
+/// Rates for other lengths follow from a model: the time of a query is
 /// proportional to the keys that it sees plus a constant (partial tiles, start
 /// and end of a block). So short sequences are slow.
 struct AttentionRate {
@@ -86,7 +88,8 @@ struct GpuRates {
 struct CpuKernelRates {
   /// Rate of panel_matmul's FLOPs, without its decoding and packing.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
-  /// Rate of causal attention, forward and backward, from needed FLOPs.
+  /// Rate of causal attention, forward and backward together. Counts no FLOPs
+  /// of hidden keys or of recomputation.
   double attentionF32Gflops = 0, attentionBf16Gflops = 0;
   /// Rate of packing a GEMM's second operand; bytes read plus written.
   double packGbps = 0;

@@ -27,7 +27,8 @@ struct KernelOperand {
   bool isWritten = false;
   bool isOptional = false;
   bool isReadByRows = false; ///< whether only a few of its rows are read
-  /// Whether f32 may be rounded to bf16 if another such operand is bf16.
+  /// Whether an f32 operand may be rounded to bf16. This happens if another
+  /// operand that may be rounded is bf16.
   bool mayRound = false;
   /// Allowed types. If empty, the type is that of the operand `like`; a
   /// workspace has any type.

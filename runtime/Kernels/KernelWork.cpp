@@ -98,8 +98,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
   // W is read from memory as stored; decoded values stay in cache.
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  // Nothing here overlaps with arithmetic. Traffic of a and c counts twice, or
-  // once if it fits in the cache (measured: bench/decode.py).
+  // No traffic overlaps with arithmetic. Traffic of a and c counts twice,
+  // except its first kCacheBytes (measured: bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;

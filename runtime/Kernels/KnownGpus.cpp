@@ -1,33 +1,40 @@
 // SPDX-License-Identifier: MIT
 
 // Profiles of known GPUs. None of these rates was measured by this project.
-// Peaks (TFLOP/s, TB/s) come from data sheets. The fraction that large kernels
-// reach is assumed, and is the same for all GPUs unless a row says otherwise:
-// as on an H200, GEMMs reach 0.80 of the dense bf16 peak, copies 0.90 of the
-// memory bandwidth. Links reach 0.82: the ring bus bandwidth of NVLink 4 is 370
-// of 450 GB/s (NVIDIA/nccl-tests, issue 212). The same fraction holds for the
-// bus to the host: PCIe 4.0 with 31.5 or 5.0 with 63 GB/s each way.
+// Peaks (TFLOP/s, TB/s) come from data sheets. The fraction of the peak that
+// large kernels reach is assumed. Unless a row says otherwise, it is:
+//
+//   0.80  bf16 GEMMs: of the dense peak
+//   0.75  f32 GEMMs, without tensor cores
+//   0.90  copies: of the memory bandwidth
+//   0.54  thin GEMMs: 0.6 of the copy rate
+//   0.82  NVLink: with NVLink 4, a ring has a bus bandwidth of 370 of 450 GB/s
+//         (NVIDIA/nccl-tests, issue 212)
+//   0.82  bus to the host: PCIe 4.0 with 31.5, or 5.0 with 63 GB/s each way
+//   0.92  or more: networks
 //
 // cuDNN's attention on an H200: 480 TFLOP/s forward and 370 backward at 2,048
 // tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.
 //
-// This project's attention (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu;
-// not measured): half of the shared memory limit. A warp computes 16 rows.
-// Forward, for 128 m16n8k16 it loads 72 times 512 bytes from shared memory, and
-// a multiprocessor delivers 128 bytes per clock: 1,820 needed FLOPs per clock
-// and multiprocessor. The backward needs 144 loads for 224 m16n8k16, of which
-// 160 count as needed (scores are computed twice): 1,140 FLOPs. The tensor core
-// limit is 2,590 forward with mma.sync (0.63 of wgmma on sm_90). Half is
-// assumed because two blocks of four warps alternate with exponentials and
-// three barriers per tile. At 8,192 tokens it is 1.07 times as fast: the
-// diagonal cuts fewer tiles.
+// This project's attention (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu)
+// is limited by shared memory, of which a multiprocessor reads 128 bytes per
+// clock. For 16 rows, a warp needs:
 //
-// Assumed for all rows: f32 GEMMs (no tensor cores) reach 0.75 of the peak.
-// Thin GEMMs run at 0.6 of the copy rate. A multiprocessor issues 128
-// single-lane instructions per clock, at the boost clock. The gap between
-// dependent kernels of a graph is 1.5 us. A small all-reduce takes 20 us in a
-// node, and as much for each doubling of nodes. NF4 is decoded at copy speed:
-// 2.516 bytes are moved for each f32 value of 4 bytes.
+//                                      forward   backward
+//   m16n8k16, of 4,096 FLOPs each          128        224
+//   m16n8k16 without recomputation         128        160
+//   loads of 512 bytes                      72        144
+//   needed FLOPs per clock, at most      1,820      1,140
+//
+// Half of this rate is assumed, because two blocks of four warps alternate with
+// exponentials and three barriers per tile. At 8,192 tokens, 1.07 times the
+// rate is assumed: the diagonal cuts fewer tiles.
+//
+// Assumed for all rows: a multiprocessor issues 128 single-lane instructions
+// per clock, at the boost clock. The gap between dependent kernels of a graph
+// is 1.5 us. A small all-reduce takes 20 us in a node, and as much for each
+// doubling of nodes. NF4 is decoded at copy speed: 2.516 bytes are moved for
+// each f32 value of 4 bytes.
 
 #include "runtime/Kernels/DeviceProfile.h"
 
@@ -61,6 +68,7 @@ constexpr Gpu kGpus[] = {
      {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
     // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. GEMMs are assumed
     // slower than the H200's (700), and cuDNN's attention in the same ratio.
+    // Copies: 0.87 of the peak.
     {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
      {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s per GPU.
@@ -73,8 +81,8 @@ constexpr Gpu kGpus[] = {
      6930, 740, 48, 8, 52},
     // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. Links: PCIe 4.0
     // through the host, and 25 Gb/s Ethernet. cuDNN's attention is scaled by
-    // the peaks. This project's attention: half of the tensor core limit, which
-    // per multiprocessor and clock is half of an A100's limit. In the backward,
+    // the peaks. This project's attention is limited by the tensor cores, not
+    // by shared memory: half of the bf16 peak at 8,192 tokens. In the backward,
     // 5 of 7 matmuls are needed.
     {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
      {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8, 26},

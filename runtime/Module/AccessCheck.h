@@ -6,11 +6,12 @@
 // and queues, one range per operand. The compiler runs it over its output
 // (verify-phase), the null device over a loaded module.
 //
-// Order. Each queue has a vector clock: its own time, and the times of other
-// queues that have certainly passed. RECORD saves the clock of its queue. WAIT
-// sets its queue's clock to the maximum of that clock and the saved one. An
-// access by another queue may be concurrent if it is newer than the clock. If
-// two concurrent accesses overlap and one writes, that is a race.
+// Order. Each queue has a vector clock: its own time, and for each other queue
+// the time that has certainly passed there. RECORD saves the clock of its
+// queue. WAIT sets its queue's clock to the maximum of that clock and the saved
+// one. An access of queue B may be concurrent with a command of queue A if it
+// is newer than A's clock says for B. If two concurrent accesses overlap and
+// one writes, that is a race.
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
 // buffers may use the same bytes one after the other. If a buffer is read after

@@ -121,8 +121,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether an arena is sharded by ranges of several tensors, not by tensor. All
-/// tensors of a range have the same offset.
+/// Whether an arena is sharded by ranges that hold several tensors, not tensor
+/// by tensor. A tensor's `offset` is then the offset of its range's shard.
 static bool hasRanges(uint32_t kind) {
   return kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_TRAINABLE;
 }
@@ -204,8 +204,8 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether `next`, sorted after `one`, begins before the end of `one`. Tensors
-/// of a sharded range have the same offset; their `first` orders them.
+/// Whether `next`, sorted after `one`, begins before the end of `one`. In a
+/// sharded range, all tensors have the range's offset; `first` orders them.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)

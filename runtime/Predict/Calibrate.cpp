@@ -39,8 +39,8 @@ public:
                                     const Constants &constants);
   const KernelRequest &request() const { return asked; }
   /// Returns the median time of the runs that fit into the time limit. As in a
-  /// step, each run uses other weights, so they are in no cache, and
-  /// activations that the same threads have just written.
+  /// step, a run reads weights that are in no cache, because each run has other
+  /// weights. Its activations were just written by the same threads.
   StatusOr<double> coldSeconds() { return seconds(kColdBytes); }
   /// Returns the median time of runs that all use the same operands.
   StatusOr<double> hotSeconds() { return seconds(0); }
@@ -202,8 +202,8 @@ static StatusOr<double> measureDecode() {
   return 4e-9 * kPanelRows * kPanelDepth / seconds;
 }
 
-/// Returns the time of a GEMM with NF4 panels, less the modelled time of its
-/// other work: in the forward, or in the backward, which adds to a gradient.
+/// Times a GEMM with an NF4 weight: the forward, or the backward, which adds to
+/// a gradient. Subtracts the modelled time of all work except the FLOPs.
 static StatusOr<double> panelSeconds(qlora_dtype dtype, bool isForward,
                                      const DeviceProfile &device) {
   QLORA_ASSIGN_OR_RETURN(

@@ -3,33 +3,37 @@
 // The cost of a collective on a device and its links: one model for the
 // compiler and the null device.
 //
-// GPUs: a ring inside each node, then, if there are several, a ring between the
-// nodes in which each GPU sends its own range. A send and its receive use one
-// link. Only links are used, neither arithmetic nor memory of the GPUs.
+// GPUs use a ring inside each node. If there are several nodes, a ring between
+// them follows, in which each GPU sends its own range. A send and its receive
+// use one link. The GPUs' arithmetic and memory are assumed to stay free.
 //
 // CPU ranks of one machine copy through shared memory, the window
 // (Ranks/SharedWindow.h), on the cores that would otherwise compute. For B
-// bytes on N ranks:
+// bytes on N ranks, a rank accesses memory as follows:
 //
-//   all_gather       copies the own shard to its place and into the window, and
-//                    the other shards out of the window: (1 + 1/N) copies of B
-//   all_reduce       copies B into the window, adds up one range, copies B out:
-//                    2 copies of B, and 3 (N - 1) / N accesses of each byte
-//   reduce_scatter   copies B, does an all_reduce, copies its shard
+//   all_gather       (2 + 2 / N) B: copies the own shard to its place and into
+//                    the window, and the other shards out of the window
+//   all_reduce       (4 + 3 (N - 1) / N) B: copies B into the window, adds up
+//                    one range, copies B out
+//   reduce_scatter   (2 + 2 / N) B more than all_reduce: first copies B, then
+//                    does an all_reduce, then copies its shard
 //
-// For each MiB, the ranks meet once (twice for a sum), with N - 1 messages to
-// sleeping threads. All other collectives use a ring of sockets
-// (Ranks/RingCollectives.h), in slots of at most 256 KiB. Each slot is a
-// message that a thread waits for. The busiest link's load is after the `;`:
+// The ranks meet for each MiB once, or twice for a sum. A meeting needs N - 1
+// messages to sleeping threads.
 //
-//   all_reduce,      2 N - 3 slots and one for each 256 KiB; B and a chunk, or
-//   reduce_scatter   2 B and 2 N - 4 chunks if N > 2
-//   broadcast        N - 2 slots and one for each 256 KiB; B, and one chunk
-//                    N - 2 times
-//   all_gather       N - 1 slots; (N - 1) / N of B
-//   all_to_all       N - 1 slots, ever smaller; (N - 1) / 2 of B, and on one
-//                    machine half of B for packing
-//   send, recv       one slot; B
+// Other collectives, and all over a network, use a ring of sockets
+// (Ranks/RingCollectives.h). A sum or broadcast sends C chunks of c bytes, with
+// c <= 256 KiB. A rank waits for the messages one after another:
+//
+//                               messages       bytes on the busiest link
+//   all_reduce,                 C + 2 N - 3    N = 2: B + c
+//   reduce_scatter                             N > 2: 2 B + (2 N - 4) c
+//   broadcast                   C + N - 2      B + (N - 2) c
+//   all_gather                  N - 1          B (N - 1) / N
+//   all_to_all                  N - 1          B (N - 1) / 2
+//   send, recv                  1              B
+//
+// On one machine, an all_to_all also moves B / 2 for packing.
 //
 // A measured profile has the times per message and per byte (RankLinks).
 // Without one, a message takes 25 us, memory accesses have the rate of a copy,

@@ -25,9 +25,9 @@ struct LinkSample {
 };
 
 /// Fits messages * a + bytes * b = seconds by least squares of relative errors.
-/// Each coefficient is at least a tenth of the largest value that all samples
-/// permit, so noise cannot make a link free. The samples must have more than
-/// one ratio of messages to bytes.
+/// a is at least a tenth of the smallest seconds / messages of a sample, and b
+/// at least a tenth of the smallest seconds / bytes. So noise cannot make a
+/// link free. The samples must have more than one ratio of messages to bytes.
 LinkRate fitLink(std::span<const LinkSample> samples);
 
 /// Measures links inside a machine if it has several ranks, and the network if

@@ -2,8 +2,9 @@
 
 // `--device null`: runs every entry of a program (accumulate, update, ...) on a
 // device that computes nothing. It checks each command and address, and counts
-// the work of a step of N ranks. Needs no weights and no data. `--simulate GPU`
-// also predicts a step's time on that GPU or CPU (Predict/StepPrediction.h).
+// the work of a step of N ranks. Needs no weights and no data. With
+// `--simulate`, also predicts a step's time on a known GPU, or on the device
+// that a device.json describes (Predict/StepPrediction.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H
 #define QLORA_RUNTIME_PREDICT_NULLRUN_H

@@ -3,15 +3,17 @@
 // Simulates when the commands of an entry run: one clock, the queues of the
 // ABI, RECORD and WAIT between them.
 //
-// Kernels of different queues that run at once share the GPU. Each alone would
-// use a fraction of the GPU's arithmetic and bandwidth (demand over seconds).
-// If the fractions of arithmetic or of bandwidth sum to more than 1, all
-// running kernels are slowed by the excess. So a decode alongside a GEMM only
-// takes bandwidth from it. Whether a GPU runs such kernels concurrently has not
-// been measured; with kTakeTurns, they divide the time equally, each at full
-// speed in its fraction. Collectives of GPUs are assumed to need neither
-// arithmetic nor bandwidth. Collectives of CPU ranks that have a demand for
-// memory take turns with kernels, since they copy on the same cores.
+// Kernels of different queues can run at once. Alone, each kernel would use a
+// fraction of the GPU's arithmetic and a fraction of its bandwidth (demand over
+// seconds). If the sum of either fraction over all running kernels is s > 1,
+// each of them takes s times as long. So a decode alongside a GEMM takes only
+// bandwidth from it. It has not been measured whether a GPU runs such kernels
+// concurrently. With kTakeTurns they do not: n kernels at once each take n
+// times as long.
+//
+// Collectives of GPUs are assumed to need neither arithmetic nor bandwidth.
+// Collectives in the shared memory of CPU ranks take turns with kernels, since
+// they copy on the same cores.
 //
 // Stages of a pipeline share a clock: a transfer waits for both stages.
 

@@ -70,8 +70,8 @@ static Variant alignedVariant(const KernelRequest &r,
   return dim <= kBF16By64.width ? kBF16By64 : kBF16By128;
 }
 
-/// Returns the grid of a variant. The number of blocks cannot overflow, because
-/// extents are at most 2^24, and 2^62 blocks are refused.
+/// Returns the grid of a variant. The number of blocks is clamped to fit
+/// int64_t. CudaLaunch::prepare() refuses so large a grid.
 static CudaGrid gridOf(const KernelRequest &r, std::string_view heads,
                        const Variant &variant) {
   const int64_t parts = blocksOf(r.constant("dim"), variant.width);

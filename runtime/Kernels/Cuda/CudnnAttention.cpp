@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad with cuDNN. If the op has segments, a kernel
-// first computes each query's reach, the number of keys that it may see.
-// Queries of segment 0 are padding. After the forward graph, a kernel sets
-// their out and lse to 0. The gradient graph gets a huge lse for them, so their
-// gradients are 0. If each sequence has one segment, a graph without segment
-// mask runs, because this mask costs a third of the forward. It needs no mask
-// for padding either, because padding comes last, after the causal queries.
+// attention and attention_grad with cuDNN.
+//
+// If the op has segments, a kernel first computes each query's reach, the
+// number of keys that it may see. Queries of segment 0 are padding. After the
+// forward graph, a kernel sets their out and lse to 0. The gradient graph gets
+// a huge lse for them, so their gradients are 0.
+//
+// The segment mask costs a third of the forward. If each sequence has only one
+// segment, a graph without the mask runs. The padding comes last, so the causal
+// mask already hides it from all other queries.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -19,8 +22,9 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of the op and the graph. If `ld` names a row stride: a bf16
-/// matrix with all query or key heads per row; else f32 [batch, heads, length].
+/// An operand of both the op and the graph. `ld` names the constant with its
+/// row stride; the operand is then a bf16 matrix, with all query or key heads
+/// in a row. If `ld` is empty, the operand is f32 [batch, heads, length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;
@@ -75,7 +79,9 @@ private:
   std::optional<CudnnAttentionPlan> ofOneSegment; ///< no segment mask
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
-  CudnnGradientPlan bytes; ///< a forward has one pass over all heads
+  /// Sizes of a pass, and ranges of the workspace. The forward is one pass over
+  /// all heads, and has only the ranges `reach` and `scratch`.
+  CudnnGradientPlan bytes;
   /// Set if the op has segments. `reach` computes how many keys each query may
   /// see; `padding` handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;

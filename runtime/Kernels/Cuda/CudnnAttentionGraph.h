@@ -69,10 +69,10 @@ StatusOr<CudnnAttentionPlan>
 planCudnnAttention(const CudnnTarget &target, const KernelRequest &request);
 
 /// Plans one pass of CudnnGradientPlan on a GPU of compute capability `arch`
-/// (90: 9.0). Prefers an engine that stores the score gradient, unless this is
-/// too large. Otherwise uses an engine that adds to dQ in a fixed order, if the
-/// GPU and the version have one. cudnn-frontend does so too, with a limit of
-/// 256 MiB.
+/// (90: 9.0). Prefers an engine that stores the score gradient, unless the
+/// score gradient is too large. (cudnn-frontend's limit is 256 MiB.) Otherwise
+/// uses an engine that adds to dQ in a fixed order, if cuDNN has one for the
+/// GPU.
 StatusOr<CudnnAttentionPlan>
 planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
                            const KernelRequest &request);

@@ -67,7 +67,8 @@ static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
                                            const GroupTile &tile,
                                            CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
-  // Each group's last tile may be partial, as may the tile after all groups.
+  // An upper bound. One tile may be partial in each group, and one among the
+  // rows after the last group.
   const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
   return CudaLaunch::prepare(
       context, "qlora_grouped_matmul_" + suffix,

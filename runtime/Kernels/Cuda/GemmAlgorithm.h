@@ -24,11 +24,11 @@
 //
 // Serialization. cublasLtMatmulAlgo_t "can be trivially serialized and later
 // restored for use with the same version of cuBLAS library to save on selecting
-// the right configuration again". Its attributes are incomplete (half of the
-// bytes in 13.1), so they cannot rebuild an algorithm. The bytes are restored
-// only with the cuBLAS version that made them, and after
-// cublasLtMatmulAlgoCheck. If this check "fails, the algo will not run", but
-// success "doesn't fully guarantee" that it runs; only a run can.
+// the right configuration again". The attributes of an algorithm cannot rebuild
+// it: in cuBLASLt 13.1, they cover only half of its bytes. So the bytes are
+// stored. They are restored only with the cuBLAS version that made them, and
+// after cublasLtMatmulAlgoCheck. If this check "fails, the algo will not run",
+// but success "doesn't fully guarantee" that it runs; only a run can.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMALGORITHM_H

@@ -161,7 +161,7 @@ public:
 
 private:
   const json &object;
-  std::string where; ///< "" or "GPUs[0].products[3]."
+  std::string where; ///< "" or "cards[0].products[3]."
   Status &wrong;
 };
 } // namespace

@@ -118,7 +118,8 @@ QLORA_HOST_DEVICE inline float nf4Shifted(float scale, float offset) {
 }
 
 /// Returns the bucket of a shifted scale; `inverse` is 1 / its run's largest
-/// magnitude. Returns -1 for NaN; nestedAbsmax makes the run decode to NaN.
+/// magnitude. Returns -1 for NaN. The code of a NaN does not matter: the run's
+/// nestedAbsmax is then NaN too, so the complete run decodes to NaN.
 QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   const float v = nf4Clamp(nf4Multiply(shifted, inverse));
   if (v != v)

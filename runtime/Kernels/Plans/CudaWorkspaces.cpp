@@ -111,7 +111,8 @@ Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // In the backward, the depth, a group's rows of w, must fill whole loads.
+  // In the backward, k is the number of rows in a group's matrix. These rows
+  // must fill whole loads.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";

@@ -98,8 +98,8 @@ struct CudnnGradientPlan {
   Part reach;      ///< i32 [batch, length], with segments only
   Size scores = 0; ///< bytes of a pass's scores' gradient; 0: not stored
   Part scratch;    ///< cuDNN's workspace
-  /// If the graph has an operand for the sum of dQ: the range of `scratch` for
-  /// this sum (f32, like q), and the rest of `scratch`.
+  /// `scratch` in two ranges, for graphs with an operand for the sum of dQ: a
+  /// pass's sum, f32 [batch, heads, length, dim], and cuDNN's workspace.
   Part dqSum, besideSum;
   Size total = 0;
   static CudnnGradientPlan of(const KernelRequest &request);

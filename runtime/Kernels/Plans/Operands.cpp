@@ -211,8 +211,8 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
   return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
-/// Requires that out has as many elements as x. If both counts saturate, they
-/// are equal, but no operand is large enough.
+/// Requires that out has as many elements as x. Counts that overflow saturate,
+/// and so compare as equal, but no memory could hold such operands.
 OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t run = r.constant("run");

@@ -88,8 +88,8 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
 }
 
 /// Returns an estimate of oneDNN's scratch per thread, at most `most` bytes.
-/// oneDNN 2.6 needs no more for 9 of 10 shapes; GEMMs of other shapes use fewer
-/// threads, or tiles.
+/// For 9 of 10 shapes, oneDNN 2.6 needs no more. For other shapes, a GEMM runs
+/// on fewer threads, or with the implementation `tiles` (Gemm.h).
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +

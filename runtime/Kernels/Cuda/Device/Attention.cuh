@@ -30,7 +30,8 @@ struct AttentionShape {
   float scale, cap;
   const int32_t *segments; ///< of the batch; after placeOf(), of a sequence
 
-  /// Reads the constants: constants[window] is the window, then scale and cap.
+  /// Reads the constants. `window` is the index of the op's constant `window`;
+  /// scale and cap follow it.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),

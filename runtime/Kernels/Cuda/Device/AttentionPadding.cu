@@ -71,7 +71,8 @@ qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
 
 // Queries of segment 0 -------------------------------------------------------
 //
-// Kernels have one thread per query and head, and the op's operands.
+// Each kernel has one thread per query and head. Its buffers and constants are
+// the op's.
 
 constexpr int kPaddingThreads = 256;
 

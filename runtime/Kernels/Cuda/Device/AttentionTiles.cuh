@@ -49,7 +49,8 @@ QLORA_DEVICE void stageSegments(int32_t (&segments)[kTile],
     segments[threadIdx.x] = token < shape.length ? shape.segments[token] : 0;
 }
 
-/// products[i][j] := left row 4 y + i . right row x + 16 j of thread (x, y).
+/// Sets products[i][j] to the dot product of two rows: row 4 threadRow() + i of
+/// `left`, and row threadColumn() + 16 j of `right`.
 QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
                                const AttentionShape &shape,
                                const AttentionRows &left,

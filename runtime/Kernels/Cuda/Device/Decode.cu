@@ -246,7 +246,8 @@ decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
              typename Out::storage *out, int64_t first, int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
-  // A block of these formats may be a row, so it may start inside a group.
+  // In 8-bit formats and formats with zero points, a block may be a row. Such a
+  // block may start inside a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned =
       reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad without GEMMs, which the host enqueues
-// (HeadChunks.cpp). The kernels list the labelled rows, gather chunks of them,
-// compute the softmax of their logits, and scatter gradients. Targets were
-// checked when the data was read; an invalid target makes the loss NaN.
+// The kernels of head_loss and head_loss_grad, except the GEMMs, which the host
+// enqueues (HeadChunks.cpp). The kernels list the labelled rows, gather chunks
+// of them, compute the softmax of their logits, and scatter gradients. Targets
+// were checked when the data was read; an invalid target makes the loss NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
@@ -107,7 +107,9 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
 }
 
 // Replaced logits ------------------------------------------------------------
-
+//
+// The logits of the tokens in `words` are not computed, but read from the
+// operand `columns` (Kernels.def).
 /// Calls each(index in columns, token id) for the replaced logits of this
 /// block's row. Constants: chunk's first row, vocab, replaced logits per row.
 template <typename Each>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// head_merge, and head_part without GEMMs, which the host enqueues
-// (HeadChunks.cpp). An invalid target, or a labelled row that was not computed,
-// makes its state and the loss NaN.
+// The kernels of head_merge and head_part, except the GEMMs, which the host
+// enqueues (HeadChunks.cpp). If a row has an invalid target, or has a label but
+// was not computed, the row's softmax state and the loss are NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
@@ -163,10 +163,10 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   return merged;
 }
 
-/// Merges the softmax states that the vocabulary shards have of a row; one
-/// thread per row. Buffers: states, targets, correct, losses f64 of the rank's
-/// rows, factors f32 [rows, 2] or null. Factor 0 scales the rank's gradient,
-/// factor 1 the target's row of w.
+/// Merges a row's softmax states from all vocabulary shards; one thread per
+/// row. Buffers: states, targets, correct, losses f64 of the rank's rows,
+/// factors f32 [rows, 2] or null. Factor 0 scales the rank's gradient, factor 1
+/// the target's row of w.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);

@@ -161,8 +161,9 @@ struct HeadGradientBF16 : qlora_bf16 {
 };
 
 /// Replaces logits in place by softmax times the derivative of the cap, rounded
-/// to Gradient. All threads must read a logit before it is overwritten.
-/// bf16 results take half the bytes, so a barrier at every doubling is enough.
+/// to Gradient. The first n bf16 results overwrite the first n / 2 logits,
+/// which all threads must have read before. So the block needs a barrier only
+/// each time the number of logits read has doubled.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
                                float inverse) {

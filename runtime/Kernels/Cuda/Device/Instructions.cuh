@@ -4,8 +4,8 @@
 // error bound are not correctly rounded, but are deterministic and the same in
 // every kernel. They treat subnormals as zero.
 //
-// On the host, tests/cuda/HostCuda.h defines the functions with a bound, with
-// the largest allowed error, and conversions use host code.
+// On the host, tests/cuda/HostCuda.h defines the functions with an error bound.
+// Their errors there come close to the bound. Conversions use host code.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH

@@ -13,8 +13,9 @@
 //   B [16, 8]    word 0: (2t, g), (2t + 1, g)      word 1: rows 2t + 8, 2t + 9
 //   C [16, 8]    value 0, 1: (g, 2t), (g, 2t + 1)  value 2, 3: row g + 8
 //
-// A word's low half is the first of its two bf16. So two adjacent C, rounded to
-// bf16, are the A of a next matmul whose depth is C's columns.
+// The low half of a word is the first of its two bf16 values. If two C of
+// adjacent columns are rounded to bf16, they have the layout of one A. So a
+// next matmul can use them without moving values between lanes.
 //
 // On the host, the tests' platform defines the instructions
 // (tests/cuda/HostTensorCore.h).

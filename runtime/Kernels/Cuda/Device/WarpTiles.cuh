@@ -9,9 +9,9 @@
 
 /// Rows of Width bf16 values, in words of 16 bytes. Word w of row r is stored
 /// at w ^ (r % 8). So the words that eight rows load together are in different
-/// banks. Padding rows instead would exceed the 48 KiB that a block has by
-/// default. The tile is aligned to a row, so an exclusive or of an address
-/// gives the address of another word of the row.
+/// banks. (Padding after each row would do the same, but need more than the 48
+/// KiB that a block has by default.) The tile's address is a multiple of a
+/// row's bytes. So `address ^ 16 * i` is another word of the same row.
 template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   static constexpr int kWords = Width / 8;
   qlora_words words[Rows][kWords];

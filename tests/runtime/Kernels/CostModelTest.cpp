@@ -62,8 +62,8 @@ TEST(CostModel, AGemmIsArithmeticOrMemory) {
   Work mixed = gemmWork(1000, 1000, 1000, QLORA_DTYPE_BF16, QLORA_DTYPE_F32,
                         QLORA_DTYPE_BF16, false);
   EXPECT_DOUBLE_EQ(secondsOf(mixed, roundDevice()), kLaunch + 20e-3 + 0.8e-3);
-  // With k = 1, 2e6 FLOPs take only 20 us. Reading and writing c moves 8e6
-  // bytes, which takes longer, and b is packed.
+  // With k = 1, 2e6 FLOPs take only 20 us. Memory takes longer: it moves 8e6
+  // bytes of c (read and written) and 8e3 of a and b. Packing b then moves 8e3.
   Work skinny = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                          QLORA_DTYPE_F32, true);
   EXPECT_DOUBLE_EQ(secondsOf(skinny, roundDevice()),
@@ -85,10 +85,11 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
        {"transpose_w", 1},
        {"block", 64}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
-  // Decoding 1e6 elements of 4 bytes at 4 GB/s adds 1 ms to the GEMM. The GEMM
-  // runs at 0.65 of a large GEMM's rate, and packs 8e6 bytes at memory speed.
-  // It also waits for the stored weight and, once, for the 8e6 bytes of a and
-  // c, which then stay in a cache.
+  // The GEMM runs at 0.65 of a large GEMM's rate. These times are added:
+  //   decoding   1e6 elements of 4 bytes at 4 GB/s: 1 ms
+  //   packing    8e6 bytes at memory speed
+  //   waiting    517120 bytes of the stored weight, 8e6 bytes of a and c
+  // a and c count once, because they fit in the cache.
   const double waited = (517120 + 8e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
@@ -239,9 +240,8 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
   EXPECT_DOUBLE_EQ(secondsOf(backward, roundGpu()),
                    2e-6 + 2.5 * flops / 0.2e12);
-  // Short sequences have a lower rate. A FLOP takes 2.5925e-3 + 0.75897 / keys
-  // ns. That is 1/300 ns for the 1024.5 keys per query of 2k tokens, 1/360 for
-  // the 4096.5 keys of 8k, and 1.2327/300 for the 500.5 keys here.
+  // The rates 300 and 360 are for 2k and 8k tokens. The 1,000 tokens here have
+  // a lower rate: a FLOP takes 1.2327 times as long as with 2k tokens.
   DeviceProfile uneven = roundGpu();
   uneven.gpu->cudaAttention.forward = {300, 360};
   EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);

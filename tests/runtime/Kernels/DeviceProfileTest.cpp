@@ -161,7 +161,7 @@ TEST_F(DeviceProfileTest, AttentionIsSlowerOnShortSequences) {
   const AttentionRate rate = {480, 610};
   EXPECT_NEAR(rateOf(rate, 2049 / 2.0), 480e9, 1);
   EXPECT_NEAR(rateOf(rate, 8193 / 2.0), 610e9, 1);
-  // The rates imply 670.5 GFLOP/s if queries attended to 406.5 more keys.
+  // The two rates imply 670.5 * keys / (keys + 406.5) GFLOP/s.
   EXPECT_NEAR(rateOf(rate, 513 / 2.0) / 1e9, 670.5 * 256.5 / (256.5 + 406.5),
               0.5);
   EXPECT_LT(rateOf(rate, 1e6), 671e9);

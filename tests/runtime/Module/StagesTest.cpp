@@ -66,7 +66,7 @@ TEST(Stages, HaveTheParametersOfOneModel) {
   EXPECT_EQ(module->parameterOfModel("demo.none"), nullptr);
 }
 
-/// A field of a damaged file is checked before stages compare it.
+/// The loader checks a stage's fields before it compares them with stage 0.
 TEST(Stages, AreReadWithinTheirTables) {
   const char *parameter =
       "'demo': stage 1: parameter 0 has no name, arena or shape";

@@ -54,7 +54,7 @@ TEST(LinkRates, GiveNothingForFree) {
   EXPECT_LT(link.gbps, 10);
   link = fitLink(std::vector<LinkSample>{
       {{1, 1e6}, 1e-3}, {{9, 1e3}, 1e-2}, {{1, 4e6}, 1e-3}});
-  // 4 MB take at most 1 ms, at 4 GB/s. A tenth of this time means 40 GB/s.
+  // A byte costs a tenth of its upper bound, which is 1 ms / 4 MB (4 GB/s).
   EXPECT_NEAR(link.gbps, 40, 1e-9);
   EXPECT_GT(link.messageMicroseconds, 100);
 }

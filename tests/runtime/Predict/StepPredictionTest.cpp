@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second stage runs the kernel that overlaps with the transfer two times.
-/// It is therefore ready later and has more work.
+/// First, both stages have equal work. Then stage 1 has one more kernel, so it
+/// has the most work and the step takes longer.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;

@@ -99,8 +99,9 @@ std::vector<TimelineItem> backward(double sendSeconds) {
 }
 
 TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
-  // The decode (side queue) has half of the GPU until its second of work ends
-  // at time 2. The GEMM (main queue) then has 1 of its 2 seconds left.
+  // Alone, the decode (side queue) takes 1 s and the GEMM (main queue) 2 s.
+  // Each has half of the GPU until the decode ends at time 2. The other half of
+  // the GEMM then takes 1 s.
   const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
                                            kernel(kSide, 0, 1)};
   std::vector<TimelineSpan> spans(items.size());

@@ -153,8 +153,8 @@ TEST(Heartbeat, TheChoiceStands) {
             "first");
 }
 
-/// If no rank reports a cause, the rank shows its own observation after a
-/// delay.
+/// A rank that only sees a closed connection waits for a cause from the other
+/// ranks. If none arrives, it shows the closed connection.
 TEST(Heartbeat, WhatWasSeenHereIsTheLastResort) {
   Circle circle(2);
   const auto start = Clock::now();

@@ -279,7 +279,9 @@ TEST(Meeting, AllAreToldOfTooFewDescriptors) {
 TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
-  ranks.env.limits.stranger = 5s; // they hold descriptors for a second
+  // The unrelated clients hold all descriptors for a second. Rank 0 must wait
+  // longer than that, although some of them send a wrong secret.
+  ranks.env.limits.stranger = 5s;
   const Strangers strangers(ranks.env.masterPort); // queued by the system
   const auto start = Clock::now();
   ranks.start(2, [&](const RankEnvironment &own) {

@@ -30,7 +30,8 @@ using Clock = std::chrono::steady_clock;
 /// How long a rank waits for a peer that has never connected, or whose
 /// connection was lost before it identified itself.
 constexpr auto kPatience = 1500ms;
-/// Limit for all other waits: the failed rank has closed its connections.
+/// Limit for a run without such a wait. The other rank notices at once that the
+/// failed rank has closed its connections.
 constexpr auto kAtOnce = 1200ms;
 
 size_t openDescriptors() {

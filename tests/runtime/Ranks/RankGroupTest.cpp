@@ -187,7 +187,8 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
   });
 }
 
-/// Rank 7 is lost. Ranks wait in rings of three axes; some lack rank 7.
+/// Rank 7 is lost while the others wait in rings of three axes. Some of these
+/// rings do not contain rank 7.
 TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
@@ -224,8 +225,9 @@ static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 3)
-      return;                                 // its connections close
-    const bool isInWorld = group.rank() == 0; // neighbour of rank 3 there
+      return; // its connections close
+    // Rank 0 is a neighbour of rank 3 in the ring of all ranks.
+    const bool isInWorld = group.rank() == 0;
     const Status status =
         group.collectives(isInWorld ? QLORA_GROUP_DP : axis).barrier();
     EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();

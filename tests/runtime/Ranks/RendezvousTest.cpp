@@ -201,7 +201,8 @@ TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   other.join();
 }
 
-/// Two connections close at once, as those of a previous start's server.
+/// The port closes the first two connections immediately, like the server of an
+/// earlier start that is about to end. The client connects again.
 TEST(Rendezvous, AClosedConnectionIsTriedAgain) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();

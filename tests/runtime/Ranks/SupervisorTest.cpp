@@ -32,7 +32,7 @@ static LaunchResult launch(const std::string &scene, int ranks,
   return launchRanks({QLORA_RANK_HELPER,
                       {"helper", scene, file},
                       ranks,
-                      /*grace=*/200ms}); // a tenth
+                      /*grace=*/200ms}); // a tenth of the default
 }
 
 static std::string contents(const std::string &path) {
@@ -107,9 +107,9 @@ TEST(Supervisor, AMissingExecutableIsAnError) {
             std::string::npos);
 }
 
-/// If a rank cannot be started, the earlier ranks are ended and waited for. The
-/// launcher may have other children, whose exit status must not be consumed,
-/// even while the failing rank has no process id.
+/// If a rank cannot be started, the launcher ends the earlier ranks and waits
+/// for them. It must not reap its other children. A rank that was not started
+/// has the process id -1, with which waitpid() would reap any child.
 TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
   const auto body = [] {
     const pid_t other = _Fork(); // not counted as a fault

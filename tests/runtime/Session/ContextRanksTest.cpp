@@ -52,8 +52,8 @@ TEST_F(ContextRanks, StopTogether) {
   stopOneOfTwo(QLORA_UNIGRAM_CONTEXT_MODULE);
 }
 
-/// The sums of a step count each label once, although its sequence has two
-/// ranks.
+/// A checkpoint's sums for the next log line count each label once, although
+/// each of two ranks has half of the sequence.
 TEST_F(ContextRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2");

@@ -2,8 +2,8 @@
 
 // Complete runs on the software platform in which each driver call and each
 // stream operation fails in turn. The run ends with one line that names the
-// call. CudaDeviceTest.cpp tests calls that fail after a Device was created,
-// tests/conformance those of cuBLASLt and cuDNN.
+// call. CudaDeviceTest.cpp tests calls that fail after a Device was created.
+// tests/conformance tests failed calls of cuBLASLt and cuDNN.
 
 #include <dlfcn.h>
 

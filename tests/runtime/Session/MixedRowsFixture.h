@@ -89,20 +89,21 @@ protected:
     return stateOf(out)["log"]["window"];
   }
   void stopOneOfTwo(const char *program);
-  // Return the state and the manifest's metadata in the checkpoint of step 2.
+  /// Returns the training state in the checkpoint of step 2.
   nlohmann::json stateOf(const char *out) {
     const auto file = SafetensorsFile::open(
         (folder / out / "checkpoint-2/state.safetensors").string());
     EXPECT_TRUE(file.isOk()) << file.status().message();
     return nlohmann::json::parse(file.value().metadata().at("state"));
   }
+  /// Returns the metadata in the manifest of the same checkpoint.
   nlohmann::json factsOf(const char *out) {
     return nlohmann::json::parse(
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
   /// Expects errors for a program that needs pairs of ranks with the same rows.
-  /// `what` describes in messages what a pair shards. `axis` is the axis of
-  /// --parallel.
+  /// `what` is the part of the message about the pair, such as "shards its
+  /// matmuls"; `axis` is the axis of --parallel, such as "tp".
   void refuseOtherRuns(const char *program, const std::string &what,
                        const std::string &axis);
   /// Returns the one error line of a run that fails.

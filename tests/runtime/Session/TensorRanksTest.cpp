@@ -60,9 +60,9 @@ TEST_F(TensorRanks, DumpWhatOneRankHas) {
   EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
 }
 
-/// All ranks search for the micro-batch with the infinite loss together,
-/// because all entries have collectives. Its rows 4 and 5 are the first of the
-/// second step.
+/// Every entry has collectives, so all ranks take part in the search for the
+/// micro-batch with an infinite loss. This micro-batch has rows 4 and 5, the
+/// first rows of the second step.
 TEST_F(TensorRanks, FindWhereALossIsInfinite) {
   module = QLORA_UNIGRAM_TENSOR_MODULE;
   const std::string said =

@@ -220,7 +220,9 @@ TEST(FrozenShardsMemory, IsThatOfOneTensor) {
   });
   const uint64_t growth = resident - std::min<uint64_t>(before, resident);
   RecordProperty("MiB", static_cast<int>(growth / kMiB));
-#ifndef __SANITIZE_THREAD__ // it keeps several bytes for each of ours
+  // ThreadSanitizer adds several bytes of shadow memory for each byte, which
+  // exceeds this limit.
+#ifndef __SANITIZE_THREAD__
   EXPECT_LE(growth, 160 * kMiB);
 #endif
 }

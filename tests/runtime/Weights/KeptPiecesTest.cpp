@@ -66,7 +66,7 @@ struct PieceRun {
 
 class KeptPieces : public testing::Test {
 protected:
-  /// Loads as LoadWeights.h does. If several groups of ranks each have all
+  /// Loads the weights as loadWeights() does. If there are more ranks than
   /// shards, fills each shard with its index instead of weights.
   Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
     QLORA_ASSIGN_OR_RETURN(const ModelFiles model,

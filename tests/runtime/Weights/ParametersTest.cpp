@@ -143,7 +143,7 @@ Status fillWithState(const std::string &state, SafetensorsDtype storage) {
   QLORA_RETURN_IF_ERROR(parameter.fill(folder.path()));
   float value = 0;
   std::memcpy(&value, parameter.bytes().data(), sizeof(value));
-  EXPECT_EQ(value, 1.0f); // 0.5 of its own map times 2
+  EXPECT_EQ(value, 1.0f); // 0.5 (quant_map) * 2 (absmax)
   return Status::ok();
 }
 
@@ -286,8 +286,8 @@ TEST(Parameters, InitsByKindSeedAndName) {
   tables.parameters[1].init = QLORA_INIT_GAUSSIAN;
   const std::vector<float> gaussian = initial(tables, 7);
   EXPECT_NE(gaussian, kaiming);
-  // Uses the same random numbers, but a standard deviation of 1 instead of 1 /
-  // rows.
+  // Both inits draw the same numbers. GAUSSIAN scales them by 1 / rows, NORMAL
+  // by 1.
   tables.parameters[1].init = QLORA_INIT_NORMAL;
   const std::vector<float> normal = initial(tables, 7);
   const auto rows = static_cast<float>(tables.parameters[1].shape[0]);

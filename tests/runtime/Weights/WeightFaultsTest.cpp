@@ -282,7 +282,8 @@ StatusOr<BaseRun> runWithBase(const LoadedModule &module,
 }
 
 /// If a call in the cache's folder fails, the run still has its base, with at
-/// most two remarks. Only a failed fstat() ends the run.
+/// most two remarks. Only a failed fstat() while the cached file is mapped ends
+/// the run, because other ranks may already have mapped the file.
 TEST_F(BaseCacheFaults, CostARunNoMoreThanTime) {
   OneParameter nf4(kWeight, {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                    QLORA_DTYPE_NF4);
@@ -300,7 +301,7 @@ TEST_F(BaseCacheFaults, CostARunNoMoreThanTime) {
         clear();
         ASSERT_TRUE(!isKept || runWithBase(*module, root).isOk());
         const auto run = sweep.run([&] { return runWithBase(*module, root); });
-        if (!run.isOk()) { // other ranks may have mapped the file by then
+        if (!run.isOk()) {
           EXPECT_EQ(sweep.name(), "fstat");
           expectOneLine(run.status(), "cannot stat a file: ", sweep.call());
           continue;

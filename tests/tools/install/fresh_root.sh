@@ -55,8 +55,8 @@ make_root() {
   [ -e "$root/etc/debian_version" ] ||
     debootstrap --variant=minbase bookworm "$root" "$mirror"
   sources | sed 's/^/deb /' >"$root/etc/apt/sources.list"
-  # Make $root a mount: tests of several machines call unshare, which changes
-  # how mounts of / propagate.
+  # Tests of several machines call unshare in the chroot. It sets the
+  # propagation of /, which fails unless / is a mount point.
   mount --bind "$root" "$root"
   mount --rbind --make-rslave /dev "$root/dev"
   mount -t proc proc "$root/proc"

@@ -7,7 +7,9 @@
                     [--name TEXT] [--run JSON]
 
 * the page is one file without external references, and has the plan of the
-  JSON; TEXT, as a tensor's name, is only data in it;
+  JSON;
+* a tensor can have the name TEXT, which may contain HTML: it is data in page
+  and snapshot, and adds no elements to the page;
 * the head of the page describes the run with the values of the JSON; everything
   that is drawn has a plain name and a colour;
 * in page and snapshot no two buffers share a byte at a time, and the arenas

@@ -6,10 +6,11 @@
     look_at_report.py plan.html -o FOLDER [--chromium PROGRAM]
 
 Writes the complete page, with all of its tables, at 1,400 and 400 pixels,
-light and dark. Chooses each program and points at it. Fails if a script fails,
-or if the page is wider than its window. Run it by hand after a change to
-compiler/Report: the test suite needs no browser (Debian: apt-get install
-chromium).
+light and dark. Selects each value of the page's menus (entry, arena, axis) and
+moves the pointer over each chart. Fails if a script fails, if a chart shows no
+description, or if the page is wider than its window. Run it by hand after a
+change to compiler/Report: the test suite needs no browser (Debian: apt-get
+install chromium).
 """
 
 import argparse

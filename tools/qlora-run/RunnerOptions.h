@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Number of options below that --help-all prints before all other options.
+/// --help-all prints this many rows of kRunnerOptions before all other options.
 inline constexpr size_t kRunnerOptionsFirst = 9;
 
 /// Replaces `--simulate GPU` with `--device null:GPU`, the form that other code

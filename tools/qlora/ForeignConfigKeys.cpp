@@ -122,7 +122,8 @@ Status Translation::translate(const YamlEntry &entry) {
 /// Adds the tool's default, unless the file or a flag sets the option.
 Status Translation::addDefault(const ForeignDefault &initial) {
   std::string value(initial.value);
-  // axolotl splits long texts into several rows instead of dropping them.
+  // axolotl does not drop long texts, but splits them into several rows. qlora
+  // cannot split them, so it refuses them.
   if (value == "drop" && data.hasPieces)
     value = "raise";
   if (value == "2*lora_rank") {

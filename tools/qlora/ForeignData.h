@@ -18,14 +18,13 @@
 namespace qlora {
 
 struct ForeignData {
-  /// Column of each field, as in dataset_columns. "": the field is not read.
-  /// The field's own name: the column has this name.
+  /// Value of train_file or validation_file.
   nlohmann::ordered_json paths = nlohmann::ordered_json::array();
   std::set<std::string> formats; ///< values of row_format; empty: any
-  /// Column of each field, as in dataset_columns; "" if the field is not read,
-  /// the field's name for a column with that name.
+  /// Column of each field, as in dataset_columns. "": the field is not read.
+  /// The field's own name: the column has this name.
   std::map<std::string, std::string> columns;
-  bool hasPieces = false; ///< long rows of text are split into several rows
+  bool hasPieces = false; ///< axolotl splits long rows of text into several
 
   /// Adds another data set. Fails if both map a field to different columns.
   Status add(const ForeignData &other);

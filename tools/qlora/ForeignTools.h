@@ -33,9 +33,9 @@ struct FileTool {
   int line = 0;
 };
 
-/// Returns the tool that a file is written for: the only tool with some key of
-/// the file. No value if qlora or several tools have each of the keys. Fails if
-/// keys belong to different tools.
+/// Returns the tool that a file is written for. Considers only keys that belong
+/// to exactly one tool, and that are not options of qlora. Returns no value if
+/// the file has no such key. Fails if such keys belong to different tools.
 StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
                                          const std::string &path);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Translates one configuration file of another tool. ForeignConfigKeys.cpp has
-// the order of the keys, table and defaults; ForeignValues.cpp has keys whose
-// values need code.
+// Translates one configuration file of another tool. ForeignConfigKeys.cpp
+// translates most keys with a table and adds the tool's defaults.
+// ForeignValues.cpp translates keys whose values need code.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
 #define QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H

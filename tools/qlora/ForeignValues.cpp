@@ -80,8 +80,9 @@ Status Translation::checkFolder(const YamlEntry &entry) {
 /// Adds row_format and dataset_columns, which apply to both training and
 /// validation data.
 void Translation::addData() {
-  // No formats means that the file has no dataset_info.json but qlora's
-  // train_file. Even then, instruction rows become turns, as in LLaMA-Factory.
+  // Without formats, the file has qlora's train_file instead of a name from
+  // dataset_info.json. Even then, instruction rows become turns, as in
+  // LLaMA-Factory.
   if (isOf(ForeignTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())

@@ -38,7 +38,8 @@ enum class ToolVerbosity {
 };
 
 /// Runs a tool and waits for it. Sends its output to standard error, because
-/// standard output is for qlora-run. Fails if the tool fails and printed why.
+/// standard output is for qlora-run. A tool that fails prints the cause; the
+/// returned error has only the exit code.
 Status runTool(const ToolCommand &command,
                ToolVerbosity noise = ToolVerbosity::kAll);
 

@@ -76,7 +76,8 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  // Hash files by content. Other values are GPU names or keywords in the flags.
+  // If a profile or map is a file, hash its content too. If it is a GPU's name
+  // or a keyword, the hash of its flag is enough.
   for (const std::string &path :
        {configuration.deviceProfile, configuration.deviceMap})
     if (const auto text = readWholeFile(path); text.isOk())
@@ -141,8 +142,8 @@ static Status make(const ProgramCommands &made) {
 }
 
 /// Returns one list of settings per program that --sweep needs. A list has the
-/// values of compiled-in axes. The default is --dequantize tiled, because runs
-/// can share weights that are decoded panel by panel.
+/// values of compiled-in axes. For a sweep, --dequantize is tiled by default,
+/// because runs can then share decoded weights.
 static StatusOr<std::vector<std::vector<OptionSetting>>>
 programSettings(const CommandLine &line) {
   Options runner{runnerRows()}, compiler{compilerRows()};

@@ -62,8 +62,8 @@ static std::string reasonOf(const FoundBatch &best,
 }
 
 /// Plans candidates in ascending order. Stops at the first batch that does not
-/// fit, which becomes `refused`, or whose time per row exceeds kWorthMore:
-/// larger batches would only recompute more.
+/// fit; it becomes `refused`. Stops after a batch whose time per row exceeds
+/// kWorthMore, because larger batches would only recompute more.
 static FailureOr<std::vector<FoundBatch>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
         std::optional<FoundBatch> &refused) {

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Number of options below that --help-all prints before all other options.
+/// --help-all prints this many rows of kCompilerOptions before all others.
 inline constexpr size_t kCompilerOptionsFirst = 4;
 
 namespace compiler_options {

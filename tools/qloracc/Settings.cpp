@@ -100,13 +100,15 @@ std::string initName(const std::string &choice, bool isB) {
 }
 
 /// Returns the sequence lengths that are compiled for packing short rows
-/// (--step-packing, runtime/Data/StepPacking.h): ascending, at most 13, from an
-/// eighth of `tokens` to `tokens`. Each but the last is a multiple of 64 and of
-/// `parts`, the cp ranks. Each doubling of the length has four equal steps.
-/// Before rounding, each length is at least 4/5 of the next, so 9 % of a
-/// sequence is padding on average (eight rows of 40 to 512 tokens; 17 % with
-/// two steps per doubling, 6 % with six). Each length costs the compile of a
-/// variant, and 4 MiB of a run's memory for 24 layers.
+/// (--step-packing, runtime/Data/StepPacking.h), in ascending order. They range
+/// from an eighth of `tokens` to `tokens`, in four equal steps per doubling.
+/// Lengths below `tokens` are multiples of 64 and of `parts`, the cp ranks.
+///
+/// More steps reduce the padding, but each length is another compiled variant.
+/// Average padding for eight rows of 40 to 512 tokens:
+///   2 steps per doubling  17 %
+///   4 steps per doubling   9 %
+///   6 steps per doubling   6 %
 std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   constexpr int64_t kOctaves = 3, kPerOctave = 4;
   const int64_t tile = std::lcm(64, parts); ///< row multiple that suits kernels

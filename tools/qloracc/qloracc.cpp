@@ -285,7 +285,8 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
   return finished ? describe(*module) : success();
 }
 
-/// Reports a diagnostic without a location in the model as the tool's own.
+/// Prints a diagnostic without a file location as "qloracc: error: ...". Leaves
+/// other diagnostics to the next handler.
 static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
   if (diagnostic.getLocation()->findInstanceOf<FileLineColRange>())
     return failure();

@@ -43,8 +43,9 @@ class Columns:
             self.unread.add(name)
 
     def renamed(self, row: dict) -> dict:
-        """Returns the row with the column names of shapes.py. Drops columns of
-        shapes other than the one that the names in `sources` determine."""
+        """Returns the row with the column names of shapes.py. The names in
+        `sources` determine the row's shape: if `prompt` is one of them, for
+        example, the columns `text` and `messages` are dropped."""
         row = {key: value for key, value in row.items()
                if key not in self.unread or key in self.sources.values()}
         if not self.sources:

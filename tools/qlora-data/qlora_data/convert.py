@@ -237,8 +237,9 @@ class Converter:
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
-        # The model's template may be replaced only if labels depend on it: if
-        # only the assistant's turns are in the loss. A given file is kept.
+        # QWEN3 replaces Qwen3's own template if --chat-template names it. It
+        # also does so without --chat-template if only the assistant's turns are
+        # in the loss. A template file from --chat-template is not replaced.
         if own and (self._is_shipped or (self.options.rule.assistant_only
                                          and not named)):
             own = recognised(own) or own

@@ -16,7 +16,7 @@ _HEAD_BYTES = 4096
 _UTF16 = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
           (b"{\x00", "UTF-16LE"), (b"\x00{", "UTF-16BE"))
 _ARROW = (b"ARROW1", b"\xff\xff\xff\xff")  # a file, a stream
-# A line of column names. In a sentence, a space would follow a separator.
+# A line of column names. No space follows a separator, unlike in a sentence.
 _COLUMNS = re.compile(r'"?\w[\w -]*"?([,\t])"?\w[\w -]*"?(\1"?\w[\w -]*"?)*')
 
 _DATASETS = ("import datasets, sys; datasets.load_dataset('arrow', "

@@ -67,8 +67,8 @@ def _is_mark(key: str, value: object) -> bool:
 
 
 def _learns(words: frozenset[str]) -> bool:
-    """Returns whether value true of a key with these words puts text into the
-    loss."""
+    """Returns whether a key with these words puts text into the loss if its
+    value is true."""
     if words.isdisjoint(_LEARNS | _MAYBE):
         return False
     return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))

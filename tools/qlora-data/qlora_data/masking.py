@@ -103,10 +103,14 @@ def unwritten_reasoning(messages: list[dict],
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
-    """Returns the common prefix of `through`, which ends with a turn, and
-    `text`, which also renders later messages. This is all of `through`, except
-    perhaps an end token that closes the conversation. Returns "" if `text`
-    renders the turn differently."""
+    """Returns the part of `through` that `text` begins with. `through` renders
+    a conversation up to the end of a turn, `text` also later messages.
+
+    * Usually this is all of `through`.
+    * If `through` ends with a token that closes the conversation, it is
+      `through` without this token.
+    * If `text` renders the turn differently, it is "".
+    """
     if text.startswith(through):
         return through
     for token in end_tokens:

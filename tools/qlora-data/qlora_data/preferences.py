@@ -59,7 +59,8 @@ def sides_of(row: dict) -> list[dict]:
 
 
 def shares_prompt(row: dict) -> bool:
-    """Returns whether only the answers have the prompt, as common start."""
+    """Returns whether the answers are texts in a row without a prompt column.
+    Then their common beginning is the prompt."""
     return (isinstance(row.get("chosen"), str)
             and all(row.get(key) is None for key in ("prompt", "instruction")))
 
@@ -124,8 +125,8 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
 
 
 def _is_other_text(text: str, shared: str) -> bool:
-    """Returns whether a text is not part of the answers' common prefix. A
-    single word does not count, because it is a label, a name or a number."""
+    """Returns whether `text` may be a prompt: it has several words, unlike a
+    label, a name or a number, and is not in `shared`, the answers' prefix."""
     return len(text.split()) > 1 and text.strip() not in shared
 
 
@@ -150,7 +151,8 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
     if isinstance(prompt, list):
         turns = [turn_of(turn, f"prompt[{index}]")
                  for index, turn in enumerate(prompt)]
-        # If both answers repeat the prompt, later messages may be equal, too.
+        # If both answers repeat the prompt, equal messages after it become
+        # part of the prompt. Each answer keeps at least its last message.
         if turns and all(answer[:len(turns)] == turns for answer in answers):
             same = min(same, *(len(answer) - 1 for answer in answers))
             same = max(same, len(turns))

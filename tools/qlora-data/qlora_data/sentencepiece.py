@@ -160,8 +160,8 @@ def tiktoken_error(what: str, place: str) -> DataError:
 
 
 def _merges(scores: dict[str, tuple[float, int]]) -> list[tuple[str, str]]:
-    """Returns pairs of texts that together are a piece, by its score, then
-    id."""
+    """Returns all pairs of pieces whose concatenation is a piece. Sorts them by
+    the concatenation's score (highest first), then by its id."""
     ranked = []
     for text, (score, number) in scores.items():
         for cut in range(1, len(text)):

@@ -59,8 +59,7 @@ def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
     if isinstance(form, ChatRow):
         for index, message in enumerate(form.messages):
             in_prompt = index < form.prompt_count
-            # Ignore marks of prompt turns outside of the loss. They are for
-            # other trainings.
+            # If prompts are not in the loss, ignore marks of prompt turns.
             if not (in_prompt and rule.completion_only):
                 refuse_marks(message, rule.learns(message["role"], in_prompt),
                              rule, f"message {index + 1}")
@@ -130,8 +129,8 @@ _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 
 
 def _refuse_other_training(row: dict) -> None:
-    """Refuses rows made for other kinds of training, because training only on
-    their answers would be something else."""
+    """Refuses rows with columns that this training would ignore, such as
+    `rejected`, `label` or `images`."""
     for key in ("chosen", "rejected"):
         if key in row:
             raise DataError(f"a preference row ('{key}') needs --rl",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Chat templates that come with this tool, and the models they are for.
 
-Most are for models without a template; their names are those of other tools.
-Some models' own templates render an assistant turn differently if later
-messages follow. A template of `chat_templates/` can replace these with
---chat-template. For Qwen3, this happens automatically if the output of the
-model's own template matches. Its text differs between the published models.
+Most are for models without a template.
+
+`qwen3-training` is different: it replaces Qwen3's own template, which renders
+an assistant turn differently if later messages follow. The own template's
+source varies between the published models. So `recognised` compares rendered
+text.
 """
 
 from __future__ import annotations

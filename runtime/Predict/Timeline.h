@@ -59,10 +59,10 @@ struct Timeline {
   double overlapped = 0;
 };
 
-/// Walks the items; all queues start at zero. Every event is recorded once,
-/// before it is waited for (in item order), as in a loaded module. `spans` is
-/// empty or has an element for each item, which is written. A transfer takes
-/// its time as if the other stage were ready.
+/// Simulates the items; all queues start at zero. Every event is recorded once,
+/// before it is waited for (in item order), as in a loaded module. A transfer
+/// does not wait for the other stage. `spans` is empty or receives the span of
+/// each item.
 Timeline simulate(std::span<const TimelineItem> items,
                   std::span<TimelineSpan> spans = {},
                   QueueSharing sharing = QueueSharing::kSideBySide);

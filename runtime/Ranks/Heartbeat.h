@@ -79,11 +79,10 @@ public:
   /// Returns the collective's index from a neighbour's latest beat.
   uint64_t callOf(int side) const { return peerCalls[side]; }
 
-  /// Adds `seen` to the known causes of this rank's end and sends it to the
-  /// other ranks. Returns the cause that all ranks print. `isSecondHand`:
-  /// `seen` only reports that a neighbour's connection closed, or that another
-  /// rank failed. Then a cause from the heartbeats has priority, unless that
-  /// neighbour has sent a goodbye.
+  /// Adds `seen` to the causes of the job's end, sends it to the other ranks,
+  /// and returns the cause that all ranks print. `isSecondHand`: this rank only
+  /// saw a closed connection or another rank's error. It then waits briefly for
+  /// a cause from the heartbeats, and adds `seen` only if none arrives.
   Cause conclude(Cause seen, bool isSecondHand);
   bool hasCause() const;
 

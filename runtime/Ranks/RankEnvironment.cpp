@@ -36,7 +36,8 @@ const Launcher kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // Variables of a job step: salloc's shell has SLURM_NTASKS, but is no rank.
+    // srun sets SLURM_STEP_NUM_TASKS for each rank. SLURM_NTASKS would not do:
+    // the shell of salloc has it too, and is not a rank.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 

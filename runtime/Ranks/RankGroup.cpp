@@ -102,7 +102,8 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
       std::min<std::chrono::milliseconds>(timeout, env.patience);
   QLORA_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousServer> server,
                          serveRendezvous(env, std::move(listening), patience));
-  // On rank 0 the server's error explains a failure better than the client's.
+  // Rank 0's client waits longer than its server, so that the server's error
+  // comes first: it names the missing ranks.
   QLORA_ASSIGN_OR_RETURN(
       Rendezvous rendezvous,
       Rendezvous::connect(env.masterAddress, env.masterPort, env.secret,
@@ -192,7 +193,8 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                       joined.sizes, timeout));
     }
   }
-  // Ranks that are still connecting would report a rank that ends now as lost.
+  // Wait for all ranks: if this rank ended now, ranks that are still connecting
+  // would report it as lost.
   if (std::ranges::any_of(joined.parts, [](const auto &part) {
         return part && part->size() > 1;
       }))

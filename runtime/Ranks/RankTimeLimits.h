@@ -15,7 +15,8 @@ namespace qlora {
 /// Times of the heartbeat (Heartbeat.h).
 struct HeartbeatTiming {
   std::chrono::milliseconds beat = std::chrono::seconds(1);
-  int missed = 10; ///< own beats without any from a lost neighbour
+  /// A neighbour is lost if it is silent during this many beats of this rank.
+  int missed = 10;
   /// Time from a rank's first cause until it chooses among all causes.
   std::chrono::milliseconds settle = std::chrono::milliseconds(500);
   /// How long to wait for a cause if a rank only sees a closed connection.
@@ -32,8 +33,8 @@ struct RankTimeLimits {
   std::chrono::milliseconds neighbours = std::chrono::seconds(15);
   /// Additional time that clients wait, so that the server's error comes first.
   std::chrono::milliseconds longer = std::chrono::seconds(10);
-  /// How long to retry a port that closes connections at once: the server of an
-  /// earlier start may be about to end.
+  /// How long a client retries if rank 0's port closes each connection at once.
+  /// Rank 0 of an earlier job may still be shutting down on this port.
   std::chrono::milliseconds closing = std::chrono::seconds(5);
   /// How long rank 0 stays to inform late ranks of a failed start.
   std::chrono::milliseconds telling = std::chrono::seconds(15);

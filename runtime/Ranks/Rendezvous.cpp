@@ -27,7 +27,9 @@ static void copyText(const std::string &text, std::array<char, N> &field) {
   text.copy(field.data(), N - 1);
 }
 
-/// Classifies a port that sent no proof; returns other errors unchanged.
+/// Interprets an error while waiting for rank 0's proof: kSilent if the
+/// deadline has passed, `ifClosed` if the other side has closed the connection.
+/// Returns any other error unchanged.
 static StatusOr<Met> metWithout(const Status &status, Met ifClosed,
                                 Clock::time_point deadline) {
   if (Clock::now() >= deadline)

@@ -26,8 +26,8 @@ public:
   };
 
   /// Tries to connect until `timeout` has passed, because rank 0 may start
-  /// later. Once the port has accepted, waits up to `limits.longer` more for an
-  /// answer: if rank 0 lacks descriptors, its own error comes first.
+  /// later. Once connected, waits for an answer for up to `limits.longer` more,
+  /// so that an error of rank 0's server comes before this rank's timeout.
   static StatusOr<Rendezvous> connect(const std::string &host, int port,
                                       std::string_view secret, Self self,
                                       std::chrono::milliseconds timeout,

@@ -15,10 +15,11 @@
 // Each side first proves that it has the job's secret: it sends an HMAC of 32
 // random bytes from each side. Without a correct proof the connection is
 // closed. A peer that follows the protocol with the wrong secret is probably a
-// misconfigured rank: if ranks are still missing a few seconds later, the start
-// fails with that error. A stranger can prevent a start, as it could with a
-// flood of connections. It cannot join a job or disturb a running one. Integers
-// are little endian:
+// misconfigured rank. If ranks are still missing a few seconds later, the start
+// fails with an error that names this peer. So a stranger can prevent a start,
+// but it cannot join a job or disturb a running one.
+//
+// Messages, with little-endian integers:
 //
 //   server: kRendezvousMagic, random bytes
 //   client: kRendezvousMagic, u32 rank, random bytes, proof

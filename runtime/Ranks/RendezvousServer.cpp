@@ -210,7 +210,9 @@ void RendezvousServer::answer(Connection &client) {
     client.wanted = bytes;
     return;
   }
-  if (client.wanted != bytes) { // over the limit, so not a rank of this version
+  // `wanted` was not raised above, because the text exceeds kMaxRendezvousText.
+  // Close the connection: a rank of this version never sends such a text.
+  if (client.wanted != bytes) {
     client.deadline = Clock::time_point::min();
     return;
   }

@@ -43,9 +43,9 @@ public:
   /// Bytes per rank and round. They stay in a core's cache until summed.
   static constexpr size_t kCapacity = 1 << 20;
 
-  /// Creates the memory for map() in all ranks' processes: 2 MiB per rank. A
-  /// sum touches about 6 MiB per process, for any number of ranks; an
-  /// all-gather touches all of it.
+  /// Creates the memory that all ranks map(): two slots of 1 MiB per rank. Each
+  /// process touches about 6 MiB of this memory in sums, for any number of
+  /// ranks, and the complete memory in all-gathers.
   static StatusOr<FileDescriptor> create(int ranks);
   static StatusOr<SharedWindow> map(const FileDescriptor &memory, int rank,
                                     int ranks);

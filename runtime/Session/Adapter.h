@@ -49,9 +49,13 @@ const char *trainedFile(const LoadedModule &module);
 /// LoRA on the original weights, [A, A_0] and [B, -B_0], of twice the rank.
 enum class AdapterForm { kTrained, kPlain };
 
-/// Returns adapter_config.json with PEFT's keys. target_modules is the option's
-/// list, or for all-linear the last names of the modules. A regular expression
-/// becomes the full module names, since not every reader supports expressions.
+/// Returns adapter_config.json with PEFT's keys. Its target_modules depends on
+/// the option:
+///
+///   list                 the same list
+///   all-linear           module names without their parents, such as "q_proj"
+///   regular expression   full names of the adapted modules, since not every
+///                        reader supports expressions
 nlohmann::ordered_json adapterConfig(const LoadedModule &module,
                                      const Options &options,
                                      AdapterForm form = AdapterForm::kTrained);
@@ -59,8 +63,8 @@ nlohmann::ordered_json adapterConfig(const LoadedModule &module,
 /// Returns an adapter's metadata, as save_pretrained writes it.
 std::map<std::string, std::string> adapterMetadata();
 
-/// Returns the trainable parameters in the order of the final file, whose
-/// dtypes may differ from a checkpoint's.
+/// Returns the trainable parameters in the order of the final file. The order
+/// depends on the file's dtypes, so it may differ from a checkpoint's order.
 ArenaTensors finalTensors(const LoadedModule &module, const Options &options);
 
 /// Writes adapter_config.json or config.json, and the tokenizer files.

@@ -103,8 +103,9 @@ static void makePlain(ordered_json &config) {
   config["init_lora_weights"] = true;
 }
 
-/// Returns init_lora_weights for the file. PEFT initializes the base with it
-/// before loading the adapter; for LoftQ it is true, which keeps the base.
+/// Returns init_lora_weights for the file. PEFT applies this initialization
+/// before it loads the adapter. LoftQ's would change the base weights, so the
+/// file has true instead.
 static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
              ? ordered_json(init != "false")
@@ -299,7 +300,8 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // Take the value of {module: value}: tensor names identify the module.
+    // PEFT allows {module: list} for trainable_token_indices. Compare only the
+    // list, since tensor names identify the module.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

@@ -71,8 +71,9 @@ private:
   struct Tensor {
     const qlora_parameter *parameter;
     SafetensorsItem item;
-    uint64_t piece; ///< bytes of each rank's shard of the range; 0: not sharded
-    uint64_t first; ///< byte in the range at which the tensor begins
+    uint64_t piece; ///< bytes of a rank's fsdp shard; 0: not sharded
+    /// First byte of the tensor in the concatenated shards of all ranks.
+    uint64_t first;
   };
   /// A byte range that is contiguous in the file and in one rank's arena.
   struct Part {

@@ -174,7 +174,8 @@ void removeOlderCheckpoints(const std::string &output, int64_t limit,
   for (const std::string &folder : checkpointsIn(output)) {
     if (kept++ < limit || checkpointStep(folder) == best)
       continue;
-    // Half of a checkpoint is never taken for a complete one.
+    // Rename the folder first: if this process is killed while it removes the
+    // files, the remaining files must not pass for a complete checkpoint.
     const std::string removed = folder + ".part.old";
     std::error_code error;
     fs::rename(folder, removed, error);

@@ -54,16 +54,17 @@ bool isReplaced(const std::string &folder);
 StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep);
 
-/// Returns whether `output` has unfinished checkpoints, complete or not.
+/// Returns whether `output` has unfinished checkpoints: checkpoint-N.part.new,
+/// or checkpoint-N.part.new_old from an earlier version of qlora.
 bool hasUnfinished(const std::string &output);
-/// Renames each unfinished checkpoint that has all files to its final name, if
-/// that name is free: its process was killed just before this rename. A new
-/// checkpoint is tried before the checkpoint that it was replacing.
+/// Renames unfinished checkpoints that have all files to checkpoint-N, unless
+/// checkpoint-N exists. Such a checkpoint remains if a run is killed just
+/// before this rename. Prefers .part.new to .part.new_old.
 void recoverCheckpoints(const std::string &output);
 /// Removes all unfinished checkpoints. Call recoverCheckpoints() first.
 void removeUnfinished(const std::string &output);
-/// Removes all checkpoints except the newest `limit` (0: keeps all) and that of
-/// step `best`. Ignores errors.
+/// Removes all checkpoints except the newest `limit` (0: keeps all) and the
+/// checkpoint of step `best`. Ignores errors.
 void removeOlderCheckpoints(const std::string &output, int64_t limit,
                             int64_t best);
 

@@ -41,10 +41,14 @@ nlohmann::json modelMetadata(const Options &options);
 /// Computes the metadata from a sample of the weights and the complete program.
 StatusOr<nlohmann::ordered_json> checkpointMetadata(const RunMetadata &run);
 
-/// Returns the SHA-256 of the adapter in --adapter-name-or-path: "" without the
-/// option, null if it is unknown. When resuming, returns the value in `before`,
-/// the checkpoint's metadata (else null), because the checkpoint's weights
-/// include that adapter. Refuses another adapter.
+/// Returns the SHA-256 of the adapter from which training started:
+///
+///   resuming                 the value in `before`, if it has one
+///   --adapter-name-or-path   the file's SHA-256; null if it is unreadable
+///   without the option       ""
+///
+/// `before`: the metadata of the checkpoint to resume from; null: none. Refuses
+/// an adapter other than the checkpoint's.
 StatusOr<nlohmann::ordered_json>
 startMetadata(const Options &options, const nlohmann::ordered_json *before);
 
@@ -59,10 +63,10 @@ Status compareMetadata(const std::string &checkpoint,
                        const nlohmann::ordered_json &own,
                        std::vector<std::string> &remarks);
 
-/// Returns the number of micro-batches that each rank accumulates. When
-/// resuming, keeps the rows per step of the checkpoint, whose metadata is
-/// `before` (else null). Refuses options that ask for other rows per step.
-/// Accepts unchanged options if only the number of ranks changed.
+/// Returns the number of micro-batches that each rank accumulates. `before`:
+/// the metadata of the checkpoint to resume from; null: none. A resumed run
+/// keeps the checkpoint's rows per step. Refuses options that ask for other
+/// rows per step, but accepts unchanged options with another number of ranks.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
                                   const Options &options, int64_t ranks,
                                   std::vector<std::string> &remarks);

@@ -209,7 +209,8 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Gives the checkpoint its final name, which was freed when the run started.
+/// Renames the checkpoint to its final name. The name is free, because
+/// takeFolder() renamed all checkpoints that this run replaces.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::unavailable("cannot write '{}': {}", order.folder,

@@ -77,9 +77,10 @@ private:
   std::vector<SafetensorsItem> items;
 };
 
-/// Returns the token index, in complete sequences, of a row of logits. With
-/// `parts` context-parallel ranks, each rank has one cp shard of every
-/// sequence. The rows of rank `first` come first, then those of the next ranks.
+/// Returns the index, in complete sequences, of the token to which a row of
+/// logits belongs. With context parallelism, the logits have the rows of cp
+/// shard `first` of every sequence, then of the next shards in cyclic order.
+/// `parts`: number of cp shards.
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                    int64_t first);
 

@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// Sums the values over a group; at each position, only one rank has a value
-/// and the others have 0.
+/// Merges the values of a group's ranks: at each position, takes a rank's value
+/// that is not 0.
 static Status join(Collectives &ranks, std::vector<float> &values) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
                          ranks.allGatherValues(std::span<const float>(values)));
@@ -25,8 +25,9 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
   return Status::ok();
 }
 
-/// Returns whether the ranks that shard the embedding table in group FSDP
-/// compute logits for each other's rows. Ranks of group TP have equal rows.
+/// Returns whether a rank's logits include the rows of other ranks. They do if
+/// group FSDP shards the LM head. If group TP shards it, the ranks of the group
+/// have the same rows, so the result is false.
 static bool hasRowsOfAll(const LoadedModule &module) {
   return shardGroup(module) == QLORA_GROUP_FSDP &&
          std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
@@ -42,8 +43,8 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
       row % own, shape.length);
 }
 
-/// Returns the index of the cp shard to which the first rows of the logits
-/// belong. Counts the cp shards of all cp groups.
+/// Returns the cp shard of the first rows. tokenOfRow() takes the index modulo
+/// the number of cp shards.
 static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // Writes README.md next to an adapter: base model, data, options, results and
-// how to load it, in the hub's form (YAML between two lines of dashes, then
-// Markdown). It is written for publication: it has no paths of this machine; a
-// folder is shown by its last name. It has no times either, so the same run
-// writes the same bytes. The user's names are escaped as text.
+// how to load it, in the Hub's format (YAML front matter, then Markdown).
+//
+// The file can be published: a path is shortened to the name of the file or
+// folder. It has no times, so the same run writes the same bytes. Markdown
+// characters in user-defined names are escaped.
 
 #ifndef QLORA_RUNTIME_SESSION_MODELCARD_H
 #define QLORA_RUNTIME_SESSION_MODELCARD_H

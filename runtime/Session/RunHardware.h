@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Returns "2 x NVIDIA H100 80GB HBM3", "CPU, 2 ranks x 1 thread". All ranks
-/// call it.
+/// Returns a text such as "2 x NVIDIA H100 80GB HBM3" for GPUs or
+/// "CPU, 2 ranks x 1 thread" for CPU ranks. All ranks call it.
 StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                                    const SessionRequest &request,
                                    const RankEnvironment &env);

@@ -118,7 +118,8 @@ static std::string lengthsText(const Run &run, const DataSummary &data) {
   return text;
 }
 
-/// Returns "...; by their speed ranks have 12, 4 of its 16 micro-batches".
+/// Returns the rows per step. If ranks have different speeds, appends how many
+/// micro-batches of a step each rank gets.
 static std::string batchText(const Run &run) {
   const StepShape &shape = run.stepShape;
   std::string text =

@@ -17,7 +17,7 @@ namespace qlora {
 
 /// Returns the base model's display name: --base-model-name-or-path unless it
 /// is a path; "Qwen/Qwen3-0.6B" for a snapshot in Hugging Face's cache; else
-/// the last name of the folder.
+/// the name of the model folder, without its path.
 std::string modelName(const Options &options);
 
 /// Returns one line each for model, base, adapter, data, batch, steps, device,

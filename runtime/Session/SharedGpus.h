@@ -3,13 +3,14 @@
 // `--ranks-per-gpu N`: N consecutive ranks of a machine share a GPU, to test
 // layouts with real NCCL on few GPUs. Rank r of a machine uses GPU r / N.
 //
-// Only the choice of the rank's GPU changes. In addition, a run calls:
+// A run calls:
 //
-//   checkSharing()     before the ranks meet: checks the numbers of ranks
-//   prepareSharing()   checkSharing(); then, before any thread starts, sets
-//                      variables with which NCCL allows two ranks on one GPU
+//   checkSharing()       before the ranks meet: checks the numbers of ranks
+//   prepareSharing()     before any thread starts: calls checkSharing(), then
+//                        sets environment variables with which NCCL allows two
+//                        ranks on one GPU
 //   checkSharedMemory()  once all ranks have met: checks that the plans of the
-//                      ranks of each GPU fit together
+//                        ranks of each GPU fit together
 
 #ifndef QLORA_RUNTIME_SESSION_SHAREDGPUS_H
 #define QLORA_RUNTIME_SESSION_SHAREDGPUS_H
@@ -34,12 +35,16 @@ inline int gpuOf(const RankEnvironment &env, int ranksPerGpu) {
 Status checkSharing(const LoadedModule &module, int ranksPerGpu,
                     int localRanks);
 
-/// Calls checkSharing(), then sets NCCL's variables in this process, which runs
-/// the rank of `env`. NCCL 2.30 and later get NCCL_MULTI_RANK_GPU_ENABLE=1.
-/// Earlier versions get a separate NCCL_HOSTID for each rank, so that NCCL uses
-/// sockets: on one machine on `lo` without InfiniBand, unless the user has set
-/// those variables. Call it before NCCL is used and before any thread starts.
-/// Does nothing if `ranksPerGpu` is 1.
+/// Calls checkSharing(), then sets NCCL's environment variables:
+///
+///   NCCL 2.30 and later   NCCL_MULTI_RANK_GPU_ENABLE=1
+///   earlier versions      a separate NCCL_HOSTID for each rank, so that NCCL
+///                         uses sockets. If all ranks are on one machine, also
+///                         NCCL_SOCKET_IFNAME=lo and NCCL_IB_DISABLE=1, unless
+///                         the user has set these two
+///
+/// Call it in the process of `env`'s rank, before NCCL is used and before any
+/// thread starts. Does nothing if `ranksPerGpu` is 1.
 Status prepareSharing(const LoadedModule &module, int ranksPerGpu,
                       const RankEnvironment &env);
 

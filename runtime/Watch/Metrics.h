@@ -7,14 +7,17 @@
 //
 //   a logged step    step, loss, grad_norm, learning_rate, epoch,
 //                    step_time (s), tokens_per_second, num_input_tokens_seen,
-//                    exposed_communication (s per step that rank 0 waits for
-//                    other ranks; with several CPU ranks),
-//                    memory_bytes (rank 0), and lists with one value per rank:
-//                    rank_memory_bytes, rank_step_time (s, without waits for
-//                    other ranks; CPU only), and from NVML
-//                    rank_gpu_utilization (%), rank_gpu_power_watts;
-//                    aux_loss if the model has routers, before it is
-//                    multiplied by router_aux_loss_coef
+//                    memory_bytes (rank 0), and keys that not every run has:
+//
+//     exposed_communication   seconds per step in which rank 0 waits for other
+//                             ranks (CPU)
+//     rank_memory_bytes       list, one value per rank
+//     rank_step_time          list, seconds without waits for other ranks (CPU)
+//     rank_gpu_utilization    list, % (NVML)
+//     rank_gpu_power_watts    list (NVML)
+//     aux_loss                routers' loss, before it is multiplied by
+//                             router_aux_loss_coef
+//
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_exact_match, eval_rows,
 //                    eval_runtime (s), eval_aux_loss

@@ -83,10 +83,11 @@ struct ProfileRow {
   double boundSeconds = 0; ///< time at the device's rates; 0: not known
 };
 
-/// Origin of the profile's rates. A run may be much faster than assumed rates.
+/// Origin of the device's rates with which the table compares a run.
 enum class RatesOrigin {
   kTargetDefault, ///< the target's default: not comparable
-  kAssumed,       ///< rates of a known GPU, or from another machine
+  /// Rates of a known GPU, or from another machine. A run may be much faster.
+  kAssumed,
   kMeasured ///< rates of --calibrate on this machine and number of threads
 };
 

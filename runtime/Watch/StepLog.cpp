@@ -13,9 +13,10 @@
 
 namespace qlora {
 
-/// Divergence: kInARow losses above kNearlyGuessing, after one below
-/// kWellBelow. Both are multiples of ln(vocabulary size), the loss of random
-/// guessing, at which an untrained model starts without having diverged.
+/// Training has diverged if kInARow losses are above kNearlyGuessing, after a
+/// loss below kWellBelow. The earlier low loss is required because an untrained
+/// model starts with the loss of random guessing, ln(vocabulary size). Both
+/// thresholds are multiples of that loss.
 static constexpr double kNearlyGuessing = 0.95, kWellBelow = 0.8;
 static constexpr int kInARow = 2;
 

@@ -72,7 +72,8 @@ struct StepTotals {
   bool hasDiverged = false; ///< whether a warning was given
 };
 
-/// Converts an earlier version's window state, which has fewer sums ("pairs").
+/// Converts the window's state in a checkpoint of an earlier version: derives
+/// "preferences" from "pairs", with zeros for the sums that "pairs" lacks.
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
 /// The run to log; all of it must outlive the log.
@@ -137,7 +138,9 @@ private:
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< latest updating step; `step` and rate of any step
+  /// The latest step that had an update. Its `step` and `learningRate` are the
+  /// latest step's, even if that step had no update.
+  SettledStep last;
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;

@@ -125,9 +125,9 @@ Status PartExchange::make(const qlora_parameter &parameter) {
 }
 
 /// Copies bytes [at, at + count) of every rank's shard to `sent`, in rank
-/// order. Ignores bytes past the end of a shorter shard. If the parameter has
-/// tp and fsdp shards, `at` is relative to the fsdp shard of the tp shard; the
-/// ranks of a TP group all have the same fsdp index.
+/// order. Ignores bytes past the end of a shorter shard. If fsdp shards the tp
+/// shards again, `cuts` has the tp shards and `at` is relative to the fsdp
+/// shard. This shard starts at the same byte on all ranks of a TP group.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))

@@ -47,7 +47,8 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(
       weights.base, openBase(request, model, weights.factors.isOfBase()));
-  // Exclude the base, which may be mapped and resident already: it is an arena.
+  // Exclude the base from processBytes, since the base counts as an arena. It
+  // may be mapped and resident already.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
   weights.processBytes =

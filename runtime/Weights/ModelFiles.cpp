@@ -18,8 +18,9 @@ namespace qlora {
 static constexpr const char *kSingleFile = "model.safetensors";
 static constexpr const char *kIndexFile = "model.safetensors.index.json";
 
-/// Returns whether the path exists. It is an error if this is unknown, because
-/// the caller would then read another file.
+/// Returns whether the path exists, or an error if the check fails. If a failed
+/// check counted as false, the caller could read the index instead of the
+/// single file.
 static StatusOr<bool> isThere(const std::filesystem::path &path) {
   std::error_code error;
   const bool isFound = std::filesystem::exists(path, error);

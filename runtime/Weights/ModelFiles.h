@@ -18,11 +18,14 @@
 namespace qlora {
 
 /// Returns the names that files may use for the tensor `name` of a text model.
-/// `name` may be a prefix, or a multimodal model's name
-/// ("model.language_model.norm.weight"). The result has the name itself, the
-/// name without its first component, as in files of a base model alone
-/// ("wte.weight" for "transformer.wte.weight"), and the names inside a
-/// multimodal model that transformers 4 and 5 write.
+/// `name` may be a prefix. For "model.norm.weight" the result has:
+///
+///   model.norm.weight                  in a text model
+///   norm.weight                        in a base model without LM head
+///   language_model.model.norm.weight   in a multimodal model
+///   model.language_model.norm.weight   in a multimodal model
+///
+/// For "model.language_model.norm.weight" the result has the same names.
 std::vector<std::string> spellings(std::string_view name);
 
 class ModelFiles {

@@ -176,7 +176,8 @@ public:
 private:
   static constexpr size_t kTogether = size_t{1} << 18;
 
-  /// Appends 1 to `bytes` bytes to `waiting`, which the caller must fill.
+  /// Extends `waiting` by up to `bytes` bytes, at least by one. Returns the new
+  /// bytes, which the caller must fill.
   StatusOr<std::span<uint8_t>> room(uint64_t bytes) {
     if (waiting.size() >= kTogether)
       QLORA_RETURN_IF_ERROR(flush());

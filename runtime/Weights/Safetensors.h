@@ -134,19 +134,18 @@ private:
 /// Converts `count` f32 values to another type.
 using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
-/// A tensor to write. `dtype` is its type in the file. With `round`, the given
-/// bytes are f32 values, which are rounded to `dtype`. If `beside` is not
-/// empty, the tensor is the concatenation of two matrices: along the rows if
-/// `parts` is 1, or along the columns if `parts` is the number of rows: ranges
-/// of `bytes` and of `beside`, `parts` each, alternate in the file. Both spans
-/// must be valid until the file is written. If NextBytes gives the data, only
-/// the size of `bytes` counts.
+/// A tensor to write. `bytes` and `beside` must be valid until the file is
+/// written. If NextBytes gives the data, only the size of `bytes` counts.
 struct SafetensorsItem {
   std::string name;
-  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  SafetensorsDtype dtype = SafetensorsDtype::kF32; ///< type in the file
   std::vector<int64_t> shape;
   std::span<const uint8_t> bytes;
+  /// Converts `bytes`, which are f32 values, to `dtype`. Null: no conversion.
   Rounding round = nullptr;
+  /// A second matrix, which is concatenated to the matrix in `bytes`. Empty:
+  /// none. parts = 1: it is below. parts = number of rows: it is to the right,
+  /// so that the rows of both matrices alternate in the file.
   std::span<const uint8_t> beside = {};
   size_t parts = 1;
 

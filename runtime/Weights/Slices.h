@@ -8,8 +8,9 @@
 // A tensor is quantized as a whole and then sharded, so that tensor-parallel
 // ranks multiply with the same bits as a single rank. A tensor is stored
 // row-major in consecutive blocks (Kernels/Math/Stored.h), and so is a shard.
-// So each run of elements in a shard must consist of complete blocks. In this
-// tensor, each letter is an element:
+// So each run of elements in a shard must consist of complete blocks, except
+// for unquantized and "resident" weights. In this tensor, each letter is an
+// element:
 //
 //   whole [2, 8], blocks of 2     aabbccdd     dimension 1 in 2 shards, with
 //                                 eeffgghh     `segments` 4 and 4
@@ -17,14 +18,13 @@
 //   shard 0 aacc shard 1 bbdd     a shard has complete blocks of the tensor,
 //           eegg         ffhh     with their scales and zero points
 //
-// A shard differs from the complete tensor in three ways:
+// The scales of a shard can differ from those of the complete tensor:
 //
 // * A format with row blocks (takesRows) has one scale per row. If rows are
 //   split, every shard has all scales, for shorter blocks (blockOfSlice).
 // * Double-quantized scales share a factor in groups of 256 blocks, which
 //   sharding splits. So a shard has decoded scales, unless the factor is always
 //   1, as in MXFP4 (doubleQuantOfSlice).
-// * Unquantized weights and "resident" ones can be split anywhere.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SLICES_H
 #define QLORA_RUNTIME_WEIGHTS_SLICES_H

@@ -115,7 +115,7 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
   // transformers reads `use_sliding_window` only for families with `hasSwitch`.
-  // For other families, the code below refuses false if there is a window.
+  // In other families with a window, `use_sliding_window: false` is an error.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");

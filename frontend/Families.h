@@ -220,7 +220,7 @@ struct Wrapper {
   /// Modules of the class outside of the text model. They get no adapters.
   std::array<std::string_view, 2> others;
 
-  /// Returns the path in the class of the module `name` of ModuleNames.
+  /// Converts a path of ModuleNames to the module's path in `architecture`.
   std::string modulePath(std::string_view name) const;
 };
 

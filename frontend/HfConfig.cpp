@@ -144,7 +144,7 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   for (const auto &[key, rule, there] : biases) {
     const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
     QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
-    // A key can also belong to a linear that may have a bias.
+    // Several linears may share a key. True is valid if one may have a bias.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&
              std::string_view(key) == other.key;

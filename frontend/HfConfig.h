@@ -77,8 +77,9 @@ struct ModelConfig {
   /// One line each, for the user.
   std::vector<std::string> warnings;
 
-  /// Converts a path of ModuleNames to that in the class which transformers
-  /// creates: in a wrapper, model.norm may be model.language_model.norm.
+  /// Converts a path of ModuleNames to the module's path in the class that
+  /// transformers creates. In a wrapper, for example, `model.norm` becomes
+  /// `model.language_model.norm`.
   std::string modulePath(std::string_view name) const {
     return wrapper ? wrapper->modulePath(name) : std::string(name);
   }

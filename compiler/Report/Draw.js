@@ -13,9 +13,9 @@ const colourOf = (name) =>
 
 //---- Data -------------------------------------------------------------------
 
-// Returns the time of each command position, in microseconds. The lifetimes of
-// buffers are positions on the compute queue. So the time of a position is the
-// start of the next command of the compute queue.
+// Returns the time of each position in the list of commands, in microseconds: a
+// compute command's own start, else the start of the next compute command.
+// Lifetimes of buffers are measured on the compute queue in this way.
 function clockOf(commands, seconds) {
   const clock = new Float64Array(commands.queue.length + 1);
   let next = clock[commands.queue.length] = seconds * 1e6;

@@ -184,8 +184,8 @@ void SnapshotWriter::event(StringRef action, const TimelineBuffer &buffer,
   });
 }
 
-/// Writes the stack frames of a buffer. Returns their name in the pickle, for
-/// the event that frees the buffer.
+/// Writes the stack frames of a buffer. Returns their index in the pickle's
+/// memo, by which the event that frees the buffer refers to them.
 uint32_t SnapshotWriter::frames(BufferOp buffer, StringRef kernel,
                                 EntryOp entry) {
   pickle.list([&] {
@@ -208,7 +208,7 @@ void SnapshotWriter::trace(const EntryTimeline &timeline) {
     born[buffer.first].push_back(i);
     gone[buffer.last].push_back(i);
   }
-  std::vector<uint32_t> written(timeline.buffers.size()); // names of frames
+  std::vector<uint32_t> written(timeline.buffers.size()); // memo indices
   double now = 0; // queues are concurrent, but a trace is sequential
   for (auto [command, span] : llvm::enumerate(timeline.spans)) {
     now = std::max(now, span.start);

@@ -10,9 +10,9 @@
 // (weights, adapters, gradients, moments, inputs, results) consists of blocks
 // of its arena's segment. Other buffers are allocated in the trace at their
 // first command and freed after their last. The trace lists one entry after the
-// other. It omits the entry of micro-batches before a step's last micro-batch,
-// which is the last micro-batch's entry without collectives. `time_us` is the
-// predicted time since the trace began.
+// other, except the entry for all micro-batches of a step but the last. That
+// entry equals the last micro-batch's entry without collectives. `time_us` is
+// the predicted time since the trace began.
 //
 // The stack frames of a buffer are the kernel that first writes it and the
 // layer, both with their location in model.mlir, and then the entry.

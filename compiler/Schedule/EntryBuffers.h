@@ -30,7 +30,8 @@ llvm::SmallVector<program::BufferOp> largestBuffers(program::EntryOp entry,
 /// Returns the bytes of all arenas of a planned program that a rank allocates
 /// on its device. Arenas in the host memory of a GPU rank are not counted.
 int64_t plannedBytes(mlir::ModuleOp program);
-/// Returns the pinned host bytes that each rank allocates separately.
+/// Returns the bytes of the arenas that a GPU rank allocates in pinned host
+/// memory. Ranks do not share this memory.
 int64_t plannedHostBytes(mlir::ModuleOp program);
 
 } // namespace qlora

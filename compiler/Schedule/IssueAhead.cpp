@@ -129,7 +129,7 @@ std::vector<Prepared> AheadIssuer::collect() {
 }
 
 //===----------------------------------------------------------------------===//
-// Positions to move them to
+// Positions of the moved launches
 //===----------------------------------------------------------------------===//
 
 /// Returns the work of each device kernel of a launch. Assumes the GPU's

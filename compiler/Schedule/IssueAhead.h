@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// For assign-queues: moves launches that only prepare a frozen weight to the
-// copy queue, ahead of the first reader of their result.
+// For assign-queues: runs launches that only prepare a frozen weight on the
+// copy queue. They run ahead of the first reader of their result.
 
 #ifndef QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 #define QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
@@ -13,17 +13,17 @@
 
 namespace qlora {
 
-/// Moves launches that prepare a frozen weight to the copy queue.
+/// Runs launches that prepare a frozen weight on the copy queue, and earlier.
 ///
 /// A launch qualifies if it reads only frozen parameters (gathered or not) and
 /// writes only to one buffer of the activation arena. No earlier command of
 /// another kind may touch that buffer. A qualifying launch can run at any time
 /// before the buffer's first reader, while the buffer's memory is free.
 ///
-/// To save memory, launches move only until the arithmetic of the commands in
-/// between hides them, according to the cost model. No launch moves before the
-/// reader of the previous prepared buffer, so at most two such buffers are
-/// alive if each is read once.
+/// To save memory, a launch moves only until the arithmetic between its new and
+/// old position hides it, according to the cost model. It does not move before
+/// the first reader of the buffer that the previous moved launch prepared. So
+/// at most two prepared buffers are alive, if each is read once.
 ///
 ///     gemm(.., s0)                          decode -> s1    (copy queue)
 ///     decode -> s1           becomes        gemm(.., s0)

@@ -132,7 +132,8 @@ namespace {
 struct StatePlace {
   SmallVector<int64_t> shape;
   int64_t offset = 0; ///< elements into the state
-  int64_t piece = 0, first = 0; ///< elements; 0 and 0: not sharded
+  int64_t piece = 0;  ///< elements of a rank's shard; 0: not sharded
+  int64_t first = 0;  ///< the tensor's first element in the joined shards
 };
 } // namespace
 

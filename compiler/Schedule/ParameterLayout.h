@@ -40,8 +40,8 @@ public:
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
-  /// Returns the bytes of an arena with one float per trainable value of this
-  /// rank: parameters, gradients, residuals.
+  /// Returns the bytes of one f32 per trainable value of this rank. The arenas
+  /// of parameters, gradients and residuals each have this size.
   int64_t getFlatBytes() const { return flatBytes; }
 
   int64_t getStateBytes() const { return lowRank.stateBytes; }

@@ -55,14 +55,17 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
 def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
   let summary = "assign commands to queues, with events between queues";
   let description = [{
-    Collectives go to the communication queue, after an event that the compute
-    queue records when their buffer is complete; the compute queue waits for all
-    of them at the end of the entry.
+    A collective runs on the communication queue, after an event that the
+    compute queue records when the collective's buffer is complete. The compute
+    queue waits for a collective before it uses the result, and for all
+    collectives at the end of the entry.
 
-    If the target runs kernels of the copy queue concurrently, launches that
-    read only frozen parameters (gathered or not) and write one scratch buffer
-    go there. They start early enough to be hidden by arithmetic, but not before
-    the first reader of the previous buffer. Redundant waits are omitted.
+    Some launches only prepare a weight: they read frozen parameters (gathered
+    or not) and write one scratch buffer. If the target runs kernels of the copy
+    queue concurrently, these launches run on the copy queue. They start early
+    enough to be hidden by arithmetic. A launch does not start before the first
+    reader of the buffer that the launch before it prepared. Redundant waits are
+    omitted.
   }];
   let options = [
     TargetOption, ProfileOption,
@@ -79,10 +82,11 @@ def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
   let summary = "assign offsets in the arenas from lifetimes";
   let description = [{
     A buffer of the activation and workspace arenas lives from its first to its
-    last command. If another queue uses it, it lives from where that queue's
-    events allow the use, until the compute queue has waited for it. Buffers
-    with disjoint lifetimes may overlap. Buffers start at multiples of their
-    arena's alignment. The arenas are as large as the largest entry needs.
+    last command. If a command of another queue uses the buffer, the lifetime
+    also covers all compute commands that may run concurrently with that
+    command. Buffers with disjoint lifetimes may overlap. Buffers start at
+    multiples of their arena's alignment. The arenas are as large as the largest
+    entry needs.
   }];
 }
 

@@ -45,8 +45,9 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
          label);
 }
 
-/// Halves `elements` until every row (`columns` elements) at `place` starts at
-/// a multiple of `elements`, or of kVectorBytes if that is smaller.
+/// Halves `elements` until it divides `columns` and the row stride of `place`,
+/// and the first row is aligned. The alignment is the size of `elements`
+/// elements, at most kVectorBytes.
 static int64_t alignedElements(int64_t elements, const Place &place,
                                int64_t columns, int64_t elementBytes) {
   auto buffer = place.buffer.getDefiningOp<program::BufferOp>();

@@ -49,8 +49,8 @@ public:
   void integer(int64_t value);
   void boolean(bool value);
 
-  /// Names the list or dictionary that the enclosing `fill` wrote last, so that
-  /// `recall(name)` can write it again as a reference of a few bytes.
+  /// Puts the list or dictionary that the enclosing `fill` wrote last into the
+  /// memo, and returns its index. `recall(index)` writes a reference to it.
   uint32_t remember();
   void recall(uint32_t name);
 

@@ -16,9 +16,10 @@
 //
 // All queues start idle. The entry ends when all queues are idle again.
 //
-// Both functions keep a vector clock per queue: for every queue, the newest
-// command that is known to be finished (Fidge; Mattern, 1988). RECORD stores
-// the clock of its queue. WAIT joins it with its own queue's clock.
+// placeWaits() and spansBeside() keep a vector clock per queue: for every
+// queue, the newest command that is known to be finished (Fidge; Mattern,
+// 1988). RECORD stores the clock of its queue. WAIT joins the stored clock with
+// the clock of the waiting queue.
 
 #ifndef QLORA_COMPILER_SUPPORT_QUEUEORDER_H
 #define QLORA_COMPILER_SUPPORT_QUEUEORDER_H

@@ -72,11 +72,12 @@ public:
 
 private:
   static constexpr uint32_t kNoOp = UINT32_MAX;
-  /// An op that makes inputs of another op. It is recomputed only for readers
-  /// up to `until`, the op that brings back the last of these inputs.
+  /// An op, `maker`, that makes inputs of a reader op. Clones of the reader
+  /// that are placed after `until` need no clone of the maker, because all of
+  /// these inputs have been brought back from the host.
   struct Source {
     uint32_t maker;
-    uint32_t until; ///< kNoOp: never brought back
+    uint32_t until; ///< kNoOp: an input is never brought back
   };
   /// A value whose memory an op reads or writes.
   struct Touch {
@@ -132,13 +133,15 @@ private:
   std::vector<std::vector<uint32_t>> readers;
   std::vector<Clone> clones; ///< contiguous per op, the latest first
   std::vector<uint32_t> cloneCounts; ///< per op
-  std::vector<uint32_t> clonesBefore; ///< per op: first of a list, or kEnd
+  /// Per op: index of the first clone placed before it, or kEnd. Clone::next
+  /// has the others.
+  std::vector<uint32_t> clonesBefore;
   std::vector<Moment> moments;   ///< the forward's are the same for all choices
   std::vector<uint32_t> touched; ///< instances
   /// Per op: the first output instance of its latest clone so far, or kEnd.
   std::vector<uint32_t> latest;
-  /// Per value: the copy brought back from the host that replaces it so far, or
-  /// kNoValue.
+  /// Per value: its copy, if an earlier op has brought it back from the host;
+  /// else kNoValue.
   std::vector<uint32_t> standIns;
   std::vector<uint64_t> bytes;     ///< per instance
   std::vector<int64_t> lastMoment; ///< per instance

@@ -58,12 +58,16 @@
 //
 // A zone is a run of backward ops of one block. An op that is recomputed per
 // zone has a clone in each zone that needs it. Its results die with that zone.
-// With L blocks, L/k + k - 1 boundaries and the inside of one block are alive,
-// for at most two more forwards. That is the sqrt(L) of Chen et al. without the
-// inside of a whole segment. It is one level of the recursion of Griewank's
-// treeverse (1992; revolve, Griewank and Walther, 2000). For 32 blocks, another
-// level would save one or two boundaries for a third forward. The policies with
-// two levels are tried if no other fits, and go through the same steps.
+//
+// With L blocks, the inputs of L/k + k - 1 blocks are alive, and the values
+// inside one block. For k = sqrt(L), that is about 2 sqrt(L) block inputs. With
+// the sqrt(L) segments of Chen et al., all values inside a whole segment are
+// alive at once. The two levels cost at most two more forwards.
+//
+// Two levels are one step of the recursion of Griewank's treeverse (1992;
+// revolve, Griewank and Walther, 2000). For 32 blocks, a third level would save
+// one or two block inputs and cost a third forward. The policies with two
+// levels are tried if no other fits, and go through the same steps.
 //
 // The result is never slower than whole-block checkpointing with the same peak,
 // because that is one of the fixed policies. Limits: within a zone a value is
@@ -104,8 +108,8 @@ struct RecomputeOp {
     uint32_t input, output;
   };
   std::vector<Tie> ties;
-  /// For a backward op that brings back a forward value: that value, which the
-  /// op's only output replaces. Otherwise kNoValue.
+  /// The forward value that this backward op brings back from the host, else
+  /// kNoValue. Later ops read the op's only output instead of that value.
   uint32_t standsFor = kNoValue;
 };
 

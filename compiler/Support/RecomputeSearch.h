@@ -81,7 +81,8 @@ private:
   /// If true, lower() prices a value by all bytes that dropping it frees, else
   /// by at most the bytes over the budget. Each variant is sometimes better.
   bool pricesWhole = true;
-  uint64_t target = 0; ///< price() counts freed bytes only down to this peak
+  /// Peak to reach, in bytes. price() ignores freed bytes below this peak.
+  uint64_t target = 0;
   Recompute mostTimes = Recompute::PerZone;
   /// Per op: the last call of price() that visited it.
   std::vector<uint64_t> seen;

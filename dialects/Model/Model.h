@@ -104,10 +104,13 @@ struct OutsideMemory {
   /// The symbol of a parameter, or the name of an input, a result or a
   /// statistic; null: a flat arena.
   mlir::Attribute name;
-  /// First row and number of rows in a flat arena or a parameter; in the state
-  /// arena, both count bytes. Row 0 of an arena follows the statistics row.
-  /// `rows` 0 means the whole parameter, or the whole arena with its statistics
-  /// row.
+  /// The first row and the number of rows:
+  ///
+  ///   in a parameter         rows of the parameter
+  ///   in a flat arena        rows after the statistics row
+  ///   in the state arena     bytes
+  ///
+  /// `rows` 0: all of the memory, including an arena's statistics row.
   int64_t row = 0, rows = 0;
   /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
   int64_t pieces = 1;
@@ -162,7 +165,8 @@ inline bool isBackward(mlir::Operation *op) {
   return phase == StepPhase::Backward || phase == StepPhase::Recomputed ||
          phase == StepPhase::Exchange;
 }
-/// Returns whether an op belongs to the forward of the model before training.
+/// Returns whether an op belongs to the forward of the reference model, which
+/// is the model before training.
 inline bool isReference(mlir::Operation *op) {
   return phaseOf(op) == StepPhase::Reference;
 }

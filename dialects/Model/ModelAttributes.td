@@ -115,9 +115,9 @@ def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
   let mnemonic = "part";
   let summary = "the range of a weight that a rank uses";
   let description = [{
-    Every rank holds the whole weight. Elements [first, first + length) of
-    `dimension`, whose length is `size`, are split into `ranks` equal ranges; a
-    rank uses the range of its index in the group `of`.
+    Every rank holds the whole weight, whose dimension `dimension` has length
+    `size`. Elements [first, first + length) of that dimension are split into
+    `ranks` equal ranges, one for each rank of the group `of`, in rank order.
   }];
   let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
                         "int64_t":$first, "int64_t":$length, "int64_t":$size,

@@ -40,14 +40,20 @@ def Model_SortByExpertOp
     : Model_Library<"sort_by_expert", [Model_TokenwiseOp, Model_GroupingOp]> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
-    Sorted row p belongs to choice order[p], counted over [B, T, k]; places is
-    the inverse. Its expert is experts[p]; the rows of expert e are [offsets[e],
-    offsets[e + 1]). With several `ranks` each rank has E / ranks consecutive
-    experts and sorts their rows only; own_offsets are the offsets of these
-    experts. Rows of other ranks' experts have -1 in order and places, and any
-    expert of this rank in experts. (C1) all are i32; order, places and experts
-    have the shape of choices, offsets is [E + 1]. (C2) own_offsets [E / ranks +
-    1] is present if ranks > 1, and ranks divide E.
+    Each choice has one row. Choices are counted over [B, T, k]. Results:
+    * order[p]: the choice of the sorted row p;
+    * places: the inverse of order, so places[order[p]] is p;
+    * experts[p]: the expert of the sorted row p;
+    * offsets: the rows of expert e are [offsets[e], offsets[e + 1]).
+
+    With several `ranks` each rank has E / ranks consecutive experts and sorts
+    only their rows. own_offsets are the offsets of these experts. The places of
+    other experts' choices are -1. After the rank's last row, order is -1, and
+    experts is any expert of this rank.
+
+    (C1) all are i32; order, places and experts have the shape of choices,
+    offsets is [E + 1]. (C2) own_offsets [E / ranks + 1] is present if ranks >
+    1, and ranks divide E.
   }];
   let ownArguments = (ins Model_Tensor:$choices,
     DefaultValuedAttr<I64Attr, "1">:$ranks);
@@ -129,7 +135,7 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     (C1) x is as wide as a matrix's `in`. (C2) the last dimension of y is a
     matrix's `out`, the others are x's. (C3) init has y's type. (C4) offsets is
     i32 [E + 1], and E divides the dimension of W that groups share. (C5) with
-    groups_last W is not 4-bit.
+    groups_last W is not quantized.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Model_Tensor:$offsets, Optional<Model_FloatTensor>:$init,
@@ -203,13 +209,13 @@ def Model_RouterLossOp : Model_Row<"router_loss",
     ["isScalarResult"]> {
   let summary = "the auxiliary loss of routers";
   let description = [{
-    There are R rows with `chosen` counted choices each. The loss is coefficient
-    * E * sum over e of (counts[e] / R) * (sums[e] / R), times the mean number
-    of labels of the step's micro-batches. So gradients are scaled like
-    gradients of a sum over labels, and a step reports the mean over its
-    micro-batches. `slopes` are the derivatives with respect to the sums. (C1)
-    operands and slopes are f32 [E], the loss f32 [1]. (C2) `chosen` is
-    positive.
+    There are R rows with `chosen` counted choices each. The loss is M *
+    coefficient * E * sum over e of (counts[e] / R) * (sums[e] / R). M is the
+    mean number of labels of the step's micro-batches. Like the main loss, which
+    is a sum over labels, this loss is later divided by the step's labels: its
+    mean over the micro-batches remains. `slopes` are the derivatives with
+    respect to the sums. (C1) operands and slopes are f32 [E], the loss f32 [1].
+    (C2) `chosen` is positive.
   }];
   let ownArguments = (ins Model_FloatTensor:$sums, Model_FloatTensor:$counts,
     F64Attr:$coefficient, I64Attr:$chosen);

@@ -235,8 +235,8 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
       nullopt for matmuls without a module (LoRA's, and the backward's).}],
       "::std::optional<::llvm::StringRef>", "getModule",
       (ins), [{}], [{ return ::std::nullopt; }]>,
-    InterfaceMethod<[{True if W may have a type that must be decoded (4-bit, or
-      16-bit with an f32 x), by the op's kernel or before it.}],
+    InterfaceMethod<[{True if W may have a type that must be decoded (quantized,
+      or 16-bit with an f32 x), by the op's kernel or before it.}],
       "bool", "takesStoredWeight", (ins), [{}], [{ return true; }]>,
     InterfaceMethod<[{nullopt: x is not rounded. Otherwise each row of x is
       rounded to 8 bits and multiplied with an integer W (LLM.int8); columns
@@ -301,7 +301,7 @@ def Model_GroupingOp : OpInterface<"GroupingOp"> {
 }
 
 /// Methods of LM heads. Their logits are not a result of the op, and their
-/// weight is a table that is never 4-bit.
+/// weight is a table that is never quantized.
 defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
     ::mlir::Value getProduct() { return nullptr; }

@@ -20,9 +20,9 @@ def Model_HeadLossOp
     and f32 [k], the ids of these tokens.
 
     (C1) W's second dimension is H. (C2) targets is [B, T] i32. (C3) W is not
-    4-bit. (C4) the results have these types. (C5) cap is neither negative nor
-    infinite. (C6) columns and their token ids are both present or both absent,
-    with the same k.
+    quantized. (C4) the results have these types. (C5) cap is neither negative
+    nor infinite. (C6) columns and their token ids are both present or both
+    absent, with the same k.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
     Model_Tensor:$targets, Variadic<Model_FloatTensor>:$replaced,

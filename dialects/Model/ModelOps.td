@@ -40,24 +40,28 @@ class Model_Library<string mnemonic, list<Trait> traits = []>
 def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
   let summary = "a named weight and where its values come from";
   let description = [{
-    (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
-    `file` and `init` is present. (C3) `part_names` and `part_rows` are both
-    present or both absent, with equal length; the rows are positive and add up
-    to the first dimension. Parts of a quantized type have equal rows, and are
-    quantized when loaded or stored quantized. (C4) a trainable parameter is
-    f32. (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
-    `stored_quantized` requires a 4-bit `type` or `quantized`. (C6) `transposed`
-    requires `quantized` and two dimensions, and excludes `stored_quantized`.
-    (C7) `undecayed`, `rate_scale` and an `optimizer` other than `adamw` require
-    `trainable`.
+    * (C1) `type` has a static shape of at most 4 dimensions.
+    * (C2) Exactly one of `file` and `init` is present.
+    * (C3) `part_names` and `part_rows` are both present or both absent, with
+      equal length. The rows are positive and add up to the first dimension. If
+      the parameter is quantized, all parts have the same number of rows,
+      `quantized` or `stored_quantized` is set, and `transposed` is not.
+    * (C4) A trainable parameter is f32.
+    * (C5) `quantized` is a quantized type. `file_type` is f32, bf16 or f16, or
+      with `stored_quantized` a quantized type. `stored_quantized` requires a
+      quantized `type`, or `quantized`.
+    * (C6) `transposed` requires `quantized` and two dimensions, and excludes
+      `stored_quantized`.
+    * (C7) `undecayed`, `rate_scale` and an `optimizer` other than `adamw`
+      require `trainable`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names. Its tensor has the symbol's name, element type
-    `file_type` (the parameter's own if absent) and this shape. If
-    `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
-    `quantized` marks a tensor to be quantized with the given type when loaded.
-    If `type` is not NF4 itself, the tensor is then decoded again ("resident").
-    With `transposed` the file stores [in, out], and [out, in] is quantized.
+    `file_type` (the parameter's own if absent) and this shape. With
+    `stored_quantized` the file holds the tensor in a quantized format.
+    `quantized` is the type to which a tensor is quantized when it is loaded. If
+    `type` is not quantized, the tensor is then decoded again ("resident"). With
+    `transposed` the file stores [in, out], and [out, in] is quantized.
 
     Values of `init`:
     * `zero`, `kaiming`, `gaussian`: PEFT's initialization of A and B;
@@ -140,11 +144,12 @@ def Model_EmbeddingOp
     an embedding, table[:, ids[b, t]]. (C1) ids is i32 [B, T], or [B, T, k] if a
     token has several. (C2) the last dimension of the result is the table's
     `out`. (C3) the table is [V, H], or [H, V] with `layout out_in`, and not
-    4-bit.
+    quantized.
 
     Ids equal to `padding` give the table no gradient, as with torch's
     `padding_idx`; -1 disables this. With `words` (not 0) the table is this
-    rank's shard of a table with that many rows; other ids give rows of 0.
+    rank's shard of a table for `words` ids. Ids outside the shard give rows of
+    0.
   }];
   let ownArguments = (ins Model_Tensor:$ids,
     Model_WeightTensor:$table,
@@ -337,7 +342,7 @@ def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {
   let description = [{
     (C1) the last dimensions of the results add up to x's; with `rows`, the
     first dimensions do. (C2) the other dimensions and the element type, which
-    is not 4-bit, are x's.
+    is not quantized, are x's.
   }];
   let ownArguments = (ins Model_Tensor:$whole, UnitAttr:$rows);
   let results = (outs Variadic<Model_Tensor>:$parts);
@@ -350,7 +355,7 @@ def Model_ConcatOp : Model_View<"concat"> {
   let description = [{
     (C1) the last dimensions of the operands add up to the result's; with
     `rows`, the first dimensions do. (C2) the other dimensions and the element
-    type, which is not 4-bit, are the result's.
+    type, which is not quantized, are the result's.
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);
   let results = (outs Model_Tensor:$whole);

@@ -354,9 +354,10 @@ def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let description = [{
     With `shared` the columns are sharded equally over ranks, and the result
-    covers this rank's shard. With `runs` > 1 the op's rows are those of one
-    pipeline chunk: the rows of all chunks are repeated groups of `runs` runs of
-    `run_rows` rows, and the op has run `run` (from 0) of each group.
+    covers this rank's shard. With `runs` > 1 the op has the rows of pipeline
+    chunk `run` of `runs`, and numbers depend on the row in the whole batch. Row
+    r of the chunk is row (r / run_rows * runs + run) * run_rows + r % run_rows
+    of the batch.
   }];
   let arguments = (ins I64Attr:$id, UnitAttr:$shared,
     DefaultValuedAttr<I64Attr, "1">:$runs, DefaultValuedAttr<I64Attr, "0">:$run,

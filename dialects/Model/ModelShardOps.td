@@ -113,9 +113,10 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
   let summary = "sends tensors to the pipeline stage `peer` places later";
   let description = [{
     A negative peer is an earlier stage. If the forward continues in another
-    stage, the results are zeros that replace the last stage's results with
-    these `names`. Gradients come back for the `wanted` tensors.
-    (C1) there are as many names as results, and as many flags as tensors.
+    stage, this stage computes no losses or statistics. The op then returns
+    zeros for them, one result for each of `names`. Gradients come back for the
+    `wanted` tensors. (C1) there are as many names as results, and as many flags
+    as tensors.
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$values, I64Attr:$peer,
     DefaultValuedAttr<StrArrayAttr, "{}">:$names,
@@ -177,10 +178,11 @@ def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
   let description = [{
     states f32 [N N B, T, 4] of all ranks, targets [N B, T]. loss, count and
     correct are this rank's, as in model.head_loss. With `gradient` and W [P, H]
-    the op also returns, in place of gradient, this rank's summand of the f32
-    gradient for the rows of all ranks. (C1) gradient, W and summand are all
-    present or all absent, and gradient has the type of summand. (C2) targets
-    have the states' rows, and correct this rank's rows.
+    the op also returns `summand`, which overwrites gradient. The summands of
+    all ranks add up to the gradient of the hidden states of all ranks. (C1)
+    gradient, W and summand are all present or all absent, and gradient has the
+    type of summand. (C2) targets have the states' rows, and correct this rank's
+    rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$states, Model_Tensor:$targets,
     Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,

@@ -180,14 +180,16 @@ def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
                                              NoTerminator]> {
   let summary = "code that a launch can run";
   let description = [{
-    (C1) either `op` names an op of Kernels.def (and, after select-kernels,
-    `implementation` a row of it), or the body is a row region: arguments,
-    yield, `columns` and `maps` are as in `model.rows`. `dtypes`,
-    `strides` and `groups` describe the buffers, inputs first, then results; a
-    result that is yielded as f32 is one number per row. In a buffer with row
-    stride s and g rows of C per s elements, row r starts at (r / g) * s + (r %
-    g) * C. Every row starts at a multiple of `aligned` elements of its type, or
-    of 16 bytes, whichever is less.
+    (C1) either `op` names an op of Kernels.def, or the body is a row region.
+    After select-kernels, `implementation` names a row of the op. Arguments and
+    yield of a row region, `columns` and `maps` are as in `model.rows`.
+
+    `dtypes`, `strides` and `groups` describe the buffers, inputs first, then
+    results. A result that is yielded as f32 is one number per row. With C
+    `columns`, a buffer of stride s and group size g has g rows of C elements in
+    every s elements: row r starts at (r / g) * s + (r % g) * C. Every row
+    starts at a multiple of `aligned` elements of its type, or of 16 bytes,
+    whichever is less.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, OptionalAttr<StrAttr>:$op,
     OptionalAttr<StrAttr>:$implementation, OptionalAttr<I64Attr>:$columns,
@@ -220,12 +222,18 @@ def Program_BindOp : Program_Op<"bind"> {
 def Program_BufferOp : Program_Op<"buffer"> {
   let summary = "a range of an arena";
   let description = [{
-    (C1) bytes is positive, and an offset is not negative. For the report,
-    `label` describes the content, `saved` marks a forward value that the
-    backward reads, `backward` a value of the backward, and `recomputed` one
-    that the backward computes a second time. With `pieces` that many ranges of
-    `bytes` start every `step` bytes (0: `bytes`); a rank has the range of its
-    index in the group `pieces_of`. (C2) with pieces there is an offset.
+    (C1) bytes is positive, and an offset is not negative. (C2) a buffer with
+    several `pieces` has an offset.
+
+    Attributes for the report:
+    * `label`: the content;
+    * `saved`: a forward value that the backward reads;
+    * `backward`: a value of the backward;
+    * `recomputed`: a forward value that the backward computes a second time.
+
+    With several `pieces`, each rank of the group `pieces_of` has its own range
+    of `bytes` bytes, in rank order. Each range starts `step` bytes (0: `bytes`)
+    after the range before.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
     OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, Program_DTypeAttr:$dtype,

@@ -4,13 +4,14 @@
 //
 // A parameter names its optimizer in the attribute `optimizer`, which
 // mark-trainable chooses from --optim. A row of the table has the optimizer's
-// states and the op that computes an update. One op updates, as the row sets,
+// states and the op that computes an update. An optimizer updates in one of two
+// ways (Optimizer::isByTensor):
 //
-//   by group    all parameters with one UpdateKind, as rows of kFlatColumns
-//               elements, by a row op; states have the layout of the group
-//   by tensor   each tensor of PEFT, even if a parameter stacks several, by
-//               `train.update` and a kernel of Kernels.def, or by several ops
-//               (ComposedUpdates.cpp)
+//   by group    one row op updates all parameters with the same UpdateKind, as
+//               rows of kFlatColumns elements; states have the same layout
+//   by tensor   each tensor of PEFT has its own update, even if a parameter
+//               stacks several: `train.update` with a kernel of Kernels.def, or
+//               several ops (ComposedUpdates.cpp)
 //
 // If ranks shard the updates (train.update_pieces), each rank updates a shard
 // of every group and keeps only its states (ZeRO stage 1, Rajbhandari et al.,

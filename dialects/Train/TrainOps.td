@@ -359,12 +359,12 @@ def Train_FlatOp : Train_Op<"flat",
     [DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>]> {
   let summary = "a flat arena as rows of kFlatColumns elements";
   let description = [{
-    The result starts at `row`, counted from the first parameter; its rows may
-    be narrower than kFlatColumns. With `statistics` it is the whole arena,
-    starting with the statistics row. With `parameter` it is rows of that
-    parameter. In the state arena `row` is in bytes. With `pieces` that many
-    such ranges follow each other from `row` on; a rank has the range of its
-    index in the group FSDP, or with `of_run` among all ranks.
+    The rows start at `row`, counted from the first parameter, or in bytes in
+    the state arena. They may be narrower than kFlatColumns. With `parameter`
+    they are rows of that parameter. With `statistics` they are the whole arena,
+    starting with the statistics row. With several `pieces`, each rank of the
+    group FSDP (with `of_run`: of all ranks) has its own range of rows. The
+    ranges follow each other from `row` on, in rank order.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,

@@ -221,8 +221,8 @@ def copy_rows(g, rows, length, ids):
 
 
 def forward(m, x, y):
-    """Returns the mean loss over labels, which tokens match, and a mask of
-    labels."""
+    """Returns the mean loss over labels, a mask of tokens that are predicted
+    correctly, and a mask of labels."""
     logits, target = m(input_ids=x).logits[:, :-1], y[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
                                              target.flatten())

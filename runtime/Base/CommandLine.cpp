@@ -74,7 +74,7 @@ static bool isFile(const std::string &word) {
          (looksLikeOne && std::filesystem::exists(word, ignored));
 }
 
-/// Joins the words of a list, into which a shell also splits `[a, b]`.
+/// Joins the words of a list: `a b`, or `[a, b]`, which a shell also splits.
 static std::string listText(std::span<const std::string> words) {
   const std::string text = fmt::format("{}", fmt::join(words, " "));
   if (words.size() == 1 || (text.starts_with('[') && text.ends_with(']')))

@@ -8,15 +8,15 @@
     set KEY JSON        a key of config.json ("a.b" is b inside a)
     unset KEY
     text TEXT           the whole of config.json
-    drop TENSOR         all whose name ends with it
+    drop TENSOR         removes all tensors whose name ends with TENSOR
     add TENSOR DTYPE 2x3
     copy TENSOR NAME    the same tensor once more
     nest KEY            puts all keys of config.json into one
-    strip START         of the names of all tensors that have it
-    prefix START        of the names of all tensors
+    strip START         removes START from names of tensors that begin with it
+    prefix START        puts START in front of the names of all tensors
     remove FILE
     truncate FILE BYTES leaves the first BYTES; minus counts from the end
-    header FILE OLD NEW replaces text in a header, whose length stays true
+    header FILE OLD NEW replaces text in a header, and updates its length field
 
 Tensor edits put the weights of a folder into one model.safetensors.
 """

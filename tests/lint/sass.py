@@ -153,8 +153,8 @@ def judged(kernel):
             return body.bytes >= 2 * largest
         if 2 * body.bytes >= largest:
             return True
-        # The remainder of another loop moves a half, a quarter or an eighth of
-        # the bytes of its iteration.
+        # The remainder of an unrolled loop moves a half, a quarter or an eighth
+        # of the bytes that an iteration of the unrolled loop moves.
         return kernel.source in PROGRAMS and not any(
             other.bytes in (body.bytes * 2, body.bytes * 4, body.bytes * 8)
             for other in kernel.bodies if other.is_loop)

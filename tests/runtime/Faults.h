@@ -39,7 +39,7 @@ enum FaultCalls : unsigned {
 struct FaultPlan {
   enum class How {
     kOnce,    ///< the n-th call fails
-    kFull,    ///< all calls that need space on the disk do, from the n-th on
+    kFull,    ///< all calls that need disk space fail, from the n-th on
     kOnwards, ///< all calls fail, from the n-th on
     kShort,   ///< the n-th write writes half of its bytes and succeeds
     kKill     ///< the process is killed at the n-th call
@@ -76,7 +76,8 @@ public:
   /// Runs the operation, which returns an exit code, in a child process.
   FaultyRun runChild(const std::function<int()> &operation);
 
-  /// Returns whether a call has failed in this turn, also during the operation.
+  /// Returns whether a call has failed in this turn. The operation itself may
+  /// call this, too.
   bool hasFailed() const;
   /// Describes the failed call: "call 3, fsync of '/tmp/x'".
   std::string call() const;

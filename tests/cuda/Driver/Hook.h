@@ -22,7 +22,7 @@ std::string checkDeviceRange(const void *address, size_t bytes, int device);
 /// Enqueues a library's work on a stream of the current context, or adds it to
 /// the stream's capture. Returns a CUresult. Before the work runs, the driver
 /// calls `mayRun` until it returns true, which means that other processes are
-/// ready. It is empty if no other process takes part.
+/// ready. `mayRun` is empty if no other process takes part.
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});

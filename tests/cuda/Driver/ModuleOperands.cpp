@@ -41,7 +41,7 @@ ModuleOperands::ModuleOperands(const char *path) {
                : table->kernels[table->launches[command.target].kernel].symbol;
     if (symbol)
       commands[symbol].push_back(&command);
-    else // a library's kernel wrote the operands of copies
+    else // a library kernel, or a copy of what a library kernel wrote
       for (uint32_t j = 0; j < command.operand_count; ++j)
         ofLibraries.push_back(&table->operands[command.first_operand + j]);
   }

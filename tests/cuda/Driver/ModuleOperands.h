@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// The bytes that a kernel may touch, according to the tables of the train.so in
-// QLORA_TEST_CUDA_MODULE. An arena is the allocation of the arena's size. The
-// symbol, constants, rows and operand offsets of a launch identify a generated
-// kernel. The tables do not list the arguments of library device functions. For
-// them, a range begins at the argument's address, and ends with the longest
-// library operand that contains the address.
+// Finds the bytes that a kernel may touch, in the tables of the train.so in
+// QLORA_TEST_CUDA_MODULE. An arena of the tables is the allocation with the
+// same size.
+//
+// Generated kernels: the launch in the tables has the same symbol, constants,
+// rows and operand addresses. Its operands give the ranges.
+//
+// Library device functions: the tables do not list their arguments. The range
+// of an argument starts at its address. It ends where the last library operand
+// ends that contains this address.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
@@ -24,9 +28,10 @@ namespace qlora::platform {
 struct OperandUse {
   char *begin;
   size_t bytes;
-  int access;          ///< enum qlora_access
-  size_t
-      elementBytes; ///< 4 or 2; operands of single bytes are read and written
+  int access; ///< enum qlora_access
+  /// 4 or 2 if `access` is QLORA_WRITE; otherwise unused. Write-only operands
+  /// with another element size count as QLORA_READ_WRITE.
+  size_t elementBytes;
 };
 
 class ModuleOperands {
@@ -53,7 +58,7 @@ private:
   /// LAUNCH commands, keyed by the symbol of their kernel.
   std::map<std::string, std::vector<const qlora_command *>, std::less<>>
       commands;
-  /// Operands of library kernels.
+  /// Operands of library kernels and of copies.
   std::vector<const qlora_operand *> ofLibraries;
 };
 

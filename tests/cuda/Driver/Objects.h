@@ -23,7 +23,9 @@ struct GraphNode {
   std::string what;
   platform::Work work;
   std::vector<size_t> dependencies;
-  const CUstream_st *stream; ///< captured on it; sets the priority
+  /// The stream that captured the node. Each launch of the graph gives every
+  /// captured stream a new priority.
+  const CUstream_st *stream;
   platform::MayRun mayRun;
 };
 
@@ -57,10 +59,10 @@ struct CUstream_st {
   bool isBlocking = false; ///< whether it is ordered with the default stream
   uint64_t priority = 0;
   platform::OperationRef last;
-  std::vector<platform::OperationRef> waits; ///< dependencies of the next
-                                             ///< operation
+  /// Operations that the stream's next operation waits for, besides `last`.
+  std::vector<platform::OperationRef> waits;
   std::shared_ptr<platform::Capture> capture; ///< null: not capturing
-  std::vector<size_t> captured; ///< nodes that the next one depends on
+  std::vector<size_t> captured; ///< nodes that its next node depends on
 };
 
 struct CUevent_st {

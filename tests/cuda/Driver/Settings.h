@@ -39,9 +39,9 @@
 //   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands in
 //                             separate allocations (OperandGuard.h).
 //   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
-//                             JSON object; {pid} in it is the process. Also
-//                             has "bits of 128 bytes": a hash of memory of
-//                             that size when it was freed.
+//                             JSON object; {pid} in its name is the process
+//                             id. "bits of 128 bytes" is the sum of content
+//                             hashes of freed device allocations of 128 bytes.
 //
 // A value that cannot be read ends the process with status 2.
 

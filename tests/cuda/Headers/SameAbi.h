@@ -5,10 +5,11 @@
 // header, then our declarations, which are in namespace qlora. headers.py
 // compiles the files and checks that their lists are complete.
 //
-// Types may differ, because ours have no enumerations and no complete
-// descriptors. The ABI of a call must be equal: the number, order, size and
-// sign of arguments, and for a pointer, its target type and whether the call
-// writes to it. Handles are compared by name.
+// Types may differ: our declarations use integers for enumerations, and only
+// forward-declare descriptors. The ABI of a call must be equal:
+//   * the number, order, size and sign of arguments;
+//   * the target type of a pointer, and whether the call writes to it.
+// Handles are compared by name.
 
 #ifndef QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
 #define QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
@@ -75,9 +76,10 @@ inline constexpr bool isSameFunction<Result(Parameters...),
 #define QLORA_EXPANDED(...) #__VA_ARGS__
 #define QLORA_EXPAND(...) QLORA_EXPANDED(__VA_ARGS__)
 
-/// Compares the function that the runtime looks up by `Name`, the text of
-/// `Symbol` before macro expansion. Headers with a newer version of a function
-/// rename the old one with a macro and declare only the new one.
+/// Compares our declaration of a function with the header's. `Name` is the
+/// string that the runtime looks up, and spells `Symbol`. If the header has a
+/// newer version of the function, `Symbol` is a macro for the newer name. The
+/// expanded `Symbol` then differs from `Name`.
 #define QLORA_SAME_FUNCTION(Name, Symbol, Result, Parameters)                  \
   static_assert(std::string_view(Name) == QLORA_EXPAND(Symbol),                \
                 Name ": the header has a newer version");                      \

@@ -13,9 +13,9 @@ against NVIDIA's own headers and libraries.
   breaks     deliberate changes of a value, a field, an argument, an order, a
              handle and a version are found
 
-A toolkit (with nvcc) must have its headers, and nvml.h is installed with the
-other Python packages. Any other missing header is skipped; then the test also
-ends as skipped (77), after the remaining checks.
+With a CUDA toolkit (nvcc), the test fails if cuda.h, cublasLt.h or nvml.h is
+missing; scripts/install.sh installs nvml.h into .venv. Any other missing header
+is skipped: the remaining checks run, then the test ends as skipped (77).
 """
 
 import glob

@@ -36,9 +36,9 @@ struct Collective {
   std::string checkRanges() const;
 };
 
-/// Sends and receives between pairs of ranks. All transfers of a group run
-/// concurrently.
+/// The sends and receives of one ncclGroupStart/End. They run concurrently.
 struct Letters {
+  /// One ncclSend or ncclRecv.
   struct Letter {
     int peer;
     uint8_t *data;
@@ -49,7 +49,7 @@ struct Letters {
   Communicator communicator;
   CUstream stream = nullptr;
   std::vector<Letter> letters;
-  std::string wrong; ///< error in the arguments of a letter
+  std::string wrong; ///< error in the arguments of a send or receive
 
   bool mayRun() const;
   int run() const;

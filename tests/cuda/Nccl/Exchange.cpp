@@ -184,8 +184,9 @@ std::string Exchange::objectionToCapture(const CollectiveCall &call,
                                          uint64_t done, bool isIdle) const {
   for (int other = 0; other < size; ++other) {
     const Rank &each = shared->ranks[other];
-    // Read `published` before `entered`, because a rank continues after it
-    // meets this rank in the capture.
+    // Read `published` before `entered`. In the opposite order, the other rank
+    // could capture the call and launch its graph between the two reads. It
+    // would then seem ahead without a capture.
     const bool isAhead = isIdle && each.published > done;
     const uint64_t entered = each.entered[call.number % kMostCallsAhead];
     if (entered == 2 * (call.number + 1) + 1)

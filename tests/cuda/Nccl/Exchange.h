@@ -9,10 +9,11 @@
 // collective may begin before the slowest rank has read the operands. Dead
 // ranks are not detected: waiting for one never ends, as on a GPU.
 //
-// Calls and collectives differ: each launch of a graph is a collective of the
-// captured call. In NCCL, all ranks or none must capture a call, and they must
-// launch the graphs of the same capture together. So ranks publish the kind of
-// each call, and each collective names its call.
+// A rank makes a call on the host. A collective is one execution of the call on
+// the GPU. A captured call runs as a collective in each launch of its graph. In
+// NCCL, all ranks or none must capture a call, and they must launch the graphs
+// of the same capture together. To check this, ranks publish whether they
+// capture each call, and each collective names its call.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
 #define QLORA_TESTS_CUDA_NCCL_EXCHANGE_H
@@ -99,10 +100,12 @@ public:
   void enter(const CollectiveCall &call);
   /// Returns whether all other ranks have made that call.
   bool haveAllEntered(uint64_t number) const;
-  /// Returns which rank runs a call directly that this rank captures, or "". If
-  /// this rank's GPU has run all of its `done` collectives, also reports a rank
-  /// that has started the next collective outside of the capture, because the
-  /// two ranks would wait forever.
+  /// Returns an error if this rank cannot capture `call`, or "". `done` is the
+  /// number of collectives that this rank has run. `isIdle` means that its GPU
+  /// has no work left. It is an error if another rank
+  ///   - makes this call without a capture;
+  ///   - has started collective `done` before it makes this call, and this rank
+  ///     is idle. Then both ranks would wait for each other forever.
   std::string objectionToCapture(const CollectiveCall &call, uint64_t done,
                                  bool isIdle) const;
 
@@ -141,9 +144,9 @@ private:
     std::atomic<uint64_t> published, finished; ///< collectives
     Operands operands[2];
     CollectiveCall calls[2];
-    /// For each call: (number + 1) * 2, plus 1 if captured. The array is a ring
-    /// buffer. A rank that is a full ring ahead cannot have captured the call:
-    /// it would have waited.
+    /// A ring buffer with (number + 1) * 2 for each call, plus 1 if captured.
+    /// An entry of a later call than expected means that the rank did not
+    /// capture the expected call, because captured calls wait for all ranks.
     std::atomic<uint64_t> entered[kMostCallsAhead];
   };
   /// Bytes from one rank to another, sent but not yet received.

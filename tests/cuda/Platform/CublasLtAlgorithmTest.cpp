@@ -15,8 +15,8 @@ namespace {
 /// A float32 matmul 8 x 8 x 8 with all algorithms that the heuristic returns.
 struct Candidates {
   explicit Candidates(Client &client);
-  /// Returns the algorithm with this kernel of id 66, or for 0 the first
-  /// algorithm with a workspace.
+  /// Returns the algorithm of id 66 that runs this kernel (Algorithms.h). For
+  /// kernel 0, returns the first algorithm with a workspace.
   cublasLtMatmulAlgo_t get(uint64_t kernel) const;
   cublasStatus_t check(cublasLtHandle_t by,
                        const cublasLtMatmulAlgo_t &algorithm) const;

@@ -153,9 +153,10 @@ static __device__ void copyMatrix(qlora_words (&to)[16][2],
   qlora_commit_copies();
 }
 
-/// Sets out[i] to c.value[i % 4] of lane i / 4, 256 values per matmul and warp:
-/// first c := A B^T, then c := A B. A and B are 16 by 16 in bf16, each copied
-/// as one group. Constant 0 is the number of rows that exist.
+/// Each warp computes A B^T and A B, for 16 by 16 matrices in bf16. A and B are
+/// copied asynchronously, as one group each. Constant 0 is the number of rows
+/// that exist. Output: out[warp][tile][lane][i] = c.value[i], with two tiles of
+/// A B^T, then two tiles of A B.
 KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
   __shared__ qlora_words matrices[2][2][16][2];
   auto &own = matrices[threadIdx.x / 32];

@@ -159,8 +159,10 @@ func.func @dropout(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32
 
 // -----
 
-// y = exp(x) / sqrt(x). With d as the gradient of an op's result, a / b gives
-// d / b (to a) and -(d / b) y (to b), sqrt(x) d / (2 sqrt(x)), exp(x) d exp(x).
+// y = exp(x) / sqrt(x). Gradients of operands, from the gradient d of a result:
+//   y = a / b:    d / b for a, -(d / b) * y for b
+//   y = sqrt(x):  d / (2 * sqrt(x))
+//   y = exp(x):   d * exp(x)
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):

@@ -81,8 +81,9 @@ static Status replace(const std::string &path) {
   return file.commit();
 }
 
-/// If a call fails, the folder has only the old file, unchanged. But if the
-/// last call fails, which flushes the folder, it has only the new file.
+/// If a call fails, the folder has only the old file, unchanged. The exceptions
+/// are the last calls: they open and flush the folder, and their errors are
+/// ignored. Then the folder has only the new file.
 TEST(AtomicFile, AFailingCallLeavesWhatWasThere) {
   for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO, EROFS, EACCES}) {
     const bool isFull = error == ENOSPC || error == EDQUOT || error == EFBIG;

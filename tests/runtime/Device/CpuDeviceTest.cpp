@@ -155,7 +155,8 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
   ASSERT_TRUE(timed.isOk()) << timed.status().message();
   std::vector<int> runs(module->commands().size());
   int64_t ends[QLORA_QUEUE_COUNT] = {};
-  std::vector<int64_t> summed, waited; // ends of collectives, of waits for them
+  // Ends of the collectives, and of the compute queue's waits for them.
+  std::vector<int64_t> summed, waited;
   for (const TimedCommand &t : timed.value()) {
     const qlora_command &command = module->commands()[t.command];
     ++runs[t.command];

@@ -72,7 +72,7 @@ TEST_F(CudaDeviceTest, RunsEachShareOfLabelsBeforeItCapturesIt) {
     return calls["streamBeginCapture"] - before;
   };
   EXPECT_EQ(captures(16), 0);
-  EXPECT_EQ(captures(3), 0); // its LM head has other GEMMs
+  EXPECT_EQ(captures(3), 0); // with 3 labels, the LM head runs other GEMMs
   EXPECT_EQ(captures(4), 1);
   EXPECT_EQ(captures(13), 1);
   EXPECT_EQ(captures(1) + captures(14), 0);

@@ -6,19 +6,20 @@
 //
 //   VirtualRanks TRAIN.so RANKS MODEL DATA.safetensors PER_STEP OUT.safetensors
 //
-// Each step assigns the next PER_STEP micro-batches of the file to the ranks
-// with different rows. In all steps except the last, ranks run ACCUMULATE for
-// all of their micro-batches. Then they run ACCUMULATE_LAST for a micro-batch
-// of padding, whose gradient is zero. So `before` is a rank's input of the
-// gradient reduction, and `gradient` the result. The last step is as in
-// training: ACCUMULATE_LAST has a micro-batch of the data.
+// Each step distributes the next PER_STEP micro-batches of the file over the
+// data-parallel ranks. The last step is as in training: a rank's last
+// micro-batch runs ACCUMULATE_LAST, which reduces the gradients.
+//
+// In the other steps, all micro-batches run ACCUMULATE. ACCUMULATE_LAST then
+// runs on padding, whose gradient is zero. So the gradient arena holds the
+// input of the reduction first (`before`), and then its result (`gradient`).
 //
 // Tensors are called rank/step/what:
 //
 //   before     gradient arena before the reduction; not in the last step
 //   gradient   gradient arena after the reduction, not divided by the labels
 //   trainable, state, residual   arenas after the update, if there are any
-//   start      residuals and states before the step, as above: start.state, ...
+//   start.state, start.residual   the same arenas before the step
 //   sums       loss, labels, norm of the gradient
 //
 // Standard output is JSON: the tables of the TRAINABLE and STATE arenas, and

@@ -8,13 +8,13 @@
   same      the run that makes a base, one that maps it and one without a
             cache have the same losses and adapter, on one and two ranks
   damaged   a run warns of a damaged base, replaces it, and trains the same
-  read      the second start of a model reads none of its weights, and in all
-            about a third of its bytes (both files are dropped from memory
-            before, so resident pages afterwards were read)
+  read      the second start reads the cached base and no weights of the
+            model: about a third of the model's bytes. Both files are dropped
+            from the page cache before, so later resident pages were read
   changed   new weights in the same file, with its old time, are loaded
   shared    PSS of two ranks is at most that of one, plus the second rank's
-            plan without the base, plus 64 MiB; on bases that are mapped
-            and on those that were just made
+            plan without the base, plus 64 MiB; for mapped bases and for
+            bases that were just made
 """
 
 import argparse

@@ -188,9 +188,14 @@ def stored_integers(is_awq):
 
 
 class Format:
-    """A file format: `dtype` of plain tensors, the function `store` for weights
-    of `roles`, config.json's `method`; or `options` to quantize on load. MLPs
-    and experts are `inner` wide if the format's blocks need it."""
+    """A format of model files.
+
+    dtype    of plain tensors
+    store    function that stores the weights of `roles`; none: all are plain
+    method   config.json's quantization_config for stored weights
+    options  quantize plain tensors on load
+    inner    width of MLPs and experts, if the format's block size limits it
+    """
 
     def __init__(self, dtype, options=(), store=None, roles=("linear",),
                  method=(), inner=None):

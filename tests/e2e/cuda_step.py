@@ -36,8 +36,8 @@ def all_labelled(folder, name=NAME):
 
 
 def check_calls(case, flags, few=2, many=4):
-    """Counts calls of the steps between `few` and `many`. One of the
-    first two runs kernel by kernel, the other is captured."""
+    """Counts calls per step in the steps from `few` to `many`. Earlier steps
+    differ: entries first run kernel by kernel, and then are captured."""
     def counts(steps):
         return case.train("--max-steps", str(steps), *flags)[1]
     before, after = counts(few), counts(many)

@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 
-# LOGITS and LOSS are absolute, NORM and GRADIENT relative to the norm, FINAL to
-# the distance moved: ten times the differences of a float64 reference.
+# LOGITS and LOSS are absolute, NORM and GRADIENT relative to the norm. FINAL is
+# relative to the distance that training moved the values. Each limit is ten
+# times the difference between references in float32 and in float64.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 
 

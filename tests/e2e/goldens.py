@@ -9,21 +9,22 @@
                [--target cuda] [--modules DIR] [--library-path DIRS]
                [--kernels ROW,...]
 
-Each case is imported, compiled and trained as a user would, on its own number
-of ranks, or on N times as many with tp or cp, and compared with
-expected.safetensors: float32 within the tolerances below, dropout masks
-exactly. With --bf16, losses agree within 2 %, and the gradients of step 1
-within 5 % of their norms for two layers, more for more layers
-(bf16_gradient_limit); gradients are not compared with experts or rounded
-activations. A case that is trained according to its train.yaml is also
-compared with PEFT (peft_logits.py). With --target cuda the programs are CUDA's
-and run on the software platform (tests/cuda), or with --library-path on
-NVIDIA's libraries: it is qlora-run's LD_LIBRARY_PATH. --modules has programs
-compiled before: NAME.so, or NAME-bf16.so. --kernels lists rows of Kernels.def
-that must run, such as "attention.cudnn" or "attention.cuda (planned: .cudnn)".
+Each case is imported, compiled and trained as a user would, and compared with
+expected.safetensors. In float32, it must agree within the tolerances of
+golden_case.py, with equal dropout masks. Without options that change the run,
+the case is also compared with PEFT (peft_logits.py). train.yaml may name the
+model, data and first adapter of another case.
 
---every N: without names, each N-th case. A case may use the model, data and
-first adapter of another case, since its train.yaml names them.
+  --bf16          losses agree within 2 %, gradients of step 1 within 5 % of
+                  their norms or more (bf16_gradient_limit)
+  --ranks         the same global step on N ranks
+  --parallel      tp, cp and pp multiply the case's number of ranks
+  --every         without names, each N-th case
+  --target cuda   runs CUDA programs on the software platform (tests/cuda)
+  --library-path  LD_LIBRARY_PATH of qlora-run, to use NVIDIA's libraries
+  --modules       folder of compiled programs: NAME.so or NAME-bf16.so
+  --kernels       rows of Kernels.def that must run, such as "attention.cudnn"
+                  or "attention.cuda (planned: .cudnn)"
 """
 
 import argparse
@@ -239,11 +240,11 @@ def check_tensors(errors, dump, adapter, case, expected):
 
 def bf16_gradient_limit(case):
     """Returns the limit for bf16 gradients. The rounding errors of layers add
-    up like a random walk. So do those of weights, if they are not bf16 in the
-    files because initial factors were subtracted from them. Returns None
-    for a case with experts: a token may choose another expert because of
-    rounding. Also returns None if activations are rounded to 8 bits: codes
-    differ by whole steps."""
+    up like a random walk. PiSSA and OLoRA double the number of errors: they
+    subtract the initial factors from the weights, so bf16 rounds the weights.
+
+    Returns None, for no limit, if rounding may change a choice: the expert of
+    a token, or the 8-bit code of an activation."""
     found = settings(case)
     path = os.path.join(found["model_name_or_path"], "config.json")
     with open(path) as file:

@@ -25,9 +25,9 @@ GIVEN = f"""{COLUMNS}
 
 def kto_loss(flag, reference=""):
     """Returns the MLIR of a KTO loss. The answer with more labels, in sequence
-    0, is desirable. The KL estimate is 0: mismatched answers are less likely
-    than under the reference. The reference is the number of labels, or %ref of
-    the MLIR `reference`."""
+    0, is desirable. The reference model's losses are %ref of the MLIR
+    `reference`, or else 1 per label. The policy's losses are higher, so the KL
+    estimate is clamped to 0."""
     asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Ranks with the same rows that shard each matmul (tp), sequence (cp) or the
-layers (pp) train like a single rank.
+"""Model-parallel ranks train like a single rank.
 
     layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N]
                [FAMILY ...]
 
-Models of every family, large enough for four ranks: 8 query heads and 4 key
-heads, 4 bits with 8-bit scales, adapters on all linears with dropout, whose
-masks do not depend on the layout. One rank, two and four with the same rows,
-and two pairs with different rows give the same losses, norms, evaluations and
-adapters, and checkpoints that the other layouts resume. The axes are tp, cp
-(also with fsdp, zero1 and zero2), pp (also with fsdp, zero1, tp and ep), and
-ep with trained expert adapters: its ranks have different rows and shard the
-experts.
+Trains every family on the layouts of an axis (LAYOUTS), and compares losses,
+norms, evaluations and adapters with a single rank's:
 
---every N: each N-th family, and only pairs of the layouts.
+  tp  ranks with the same rows shard each matmul
+  cp  ranks with the same rows shard each sequence
+  pp  ranks with the same rows shard the layers
+  ep  ranks with different rows shard the experts, which also have adapters
+
+A checkpoint of two pairs of ranks is resumed by one rank and by four. The
+models have 8 query heads and 4 key heads, double-quantized 4-bit weights, and
+adapters with dropout on all linears. Dropout masks do not depend on the layout.
+
+--every N: each N-th family, and only the last layout of the axis.
 """
 
 import argparse
@@ -71,8 +73,8 @@ LAYOUTS = {
            (4, "ep=2", 1))}
 # MoE families with adapters on experts. These have no dropout.
 ADAPTED = ("mixtral", "qwen2moe")
-# Minimum number of weights, in two layers, that tp must shard. Only for
-# families with fewer than 12.
+# Minimum number of weights, in two layers, that tp must shard. Families that
+# are not listed must shard 12.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 

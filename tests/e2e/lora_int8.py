@@ -10,8 +10,8 @@ Trains golden cases in float32, with and without int8. Only dA is computed from
 are the same to the bit. The gradients of A are the exact ones plus the noise of
 rounding to 127 steps. Their projection on the exact gradients is 1 within 0.3 %
 (with a scale of max / 128 it would differ by 0.8 %). Later losses stay close.
-The plan is smaller by most of the compiler's estimate for the encoding. A
-memory limit changes nothing but rounding.
+The plan saves more than half of the bytes that the compiler estimates for int8,
+and no more than the estimate. A memory limit only changes rounding.
 """
 
 import argparse

@@ -6,12 +6,12 @@ software CUDA platform. The test suite runs a subset of this.
 
     matrix.py --tools build/bin [--target cpu|cuda] [--jobs 2] [LAYOUT ...]
 
-The golden cases (goldens.py) run on the layouts below. The compiler's refusal
-skips a layout that a case cannot have: indivisible heads, blocks or sequences,
-fewer layers than stages, no experts, steps of too few micro-batches. The
-families (layouts.py), whose models four ranks can shard, run on the layouts of
-its axes, up to 8 ranks. Prints a line for each layout and fails if any case
-does. Hours on two cores.
+The golden cases (goldens.py) run on the layouts below. If the compiler refuses
+a layout for a case, the case is skipped: indivisible heads, blocks or
+sequences, fewer layers than stages, no experts, steps of too few micro-batches.
+The families run on the layouts that layouts.py lists for each axis, on up to 8
+ranks. Prints a line for each layout and fails if any case fails. Takes hours on
+two cores.
 
 A numerically unstable case cannot test a layout: EDGES lists such cases, with
 substitutes. Unstable cases are trained and reported, but do not count.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run ends and names the place if an operand of the loss that is not from an
-answer (KL estimate of KTO, routers' loss) is not finite.
+"""With --on-nonfinite abort, a run ends with an error that names the rows, if
+KTO's KL estimate or the router loss is not finite.
 
     nonfinite.py --tools build/bin
 """
@@ -21,8 +21,9 @@ from gradient_losses import (  # noqa: E402
     B, H, HEAD, LINES, T, kto_loss, routers)
 from gradients import call, write_batch, write_model  # noqa: E402
 
-# %ref of the second sequence, a mismatched answer, is NaN, the log of a
-# negative number. %ref of the answer is its number of labels, as in kto_loss.
+# Sequence 0 is an answer: its %ref is its number of labels, as in kto_loss.
+# Sequence 1 is a mismatched answer: its %ref is NaN, the log of a negative
+# number.
 REFERENCE = f"""
   %ref = model.rows(%n) attributes {{columns = {B} : i64, label = "reference",
                                     maps = [#model.map<full>]}}

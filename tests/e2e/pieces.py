@@ -5,10 +5,9 @@
 
     pieces.py --tools build/bin [NAME ...]
 
-  layouts   full fine-tuning on four ranks: with weights, gradients and
-            states in two or four shards, gathered once or twice in a step,
-            also with cp, losses, norms, models and states are those of
-            unsharded runs
+  layouts   full fine-tuning on four ranks gives the same losses, norms, models
+            and states as an unsharded run: with fsdp, with zero2, with both,
+            with fsdp and cp, and without overlapping gathers
   adapters  the same holds for sharded adapters with any initialization
   memory    a rank plans its fraction of the 16 bytes per parameter, and holds
             what was planned; rank 0 also holds the model that it writes
@@ -30,7 +29,8 @@ import shards
 from shards import LENGTH, RANKS, call, same
 
 FINAL = 1e-3  # of the distance that training moves values
-# 0.5 and 28 million parameters. No number of ranks divides the rows of SMALL.
+# 0.26 and 19 million parameters. No number of ranks divides the vocabulary of
+# SMALL.
 SMALL = dict(hidden_size=96, intermediate_size=200, vocab_size=1001,
              num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
 LARGE = dict(hidden_size=512, intermediate_size=1024, vocab_size=16001,
@@ -127,7 +127,7 @@ def process_peak(text):
 
 
 def memory(runs):
-    """Uses a model of 19 million parameters, which take most of a process's
+    """Trains the model LARGE, whose parameters take most of a process's
     memory."""
     shards.MODEL.update(LARGE)
     work = os.path.join(runs.work, "large")

@@ -5,29 +5,35 @@
 
     plans.py --tools build/bin [CHECK ...]
 
-* Llama 8B, B = 2, T = 2048, r = 16, NF4 with double quantization, fits into
-  6.6 GiB of a GPU, with its input embedding in host memory.
-* 24 GiB hold a context of 70,000 tokens at B = 1, r = 32.
-* Eight GPUs of 24 GiB hold a context of 131,072 tokens with cp. On H200s less
-  than 3 % of a step waits for other ranks.
-* A 70B, T = 2048, is planned with fsdp on four GPUs of 24 GB and on two of 48.
-  A shard has its fraction; gathered weights are at most a layer, a used weight
-  and a decoded weight. On H200s less than 3 % of a step waits for gathers. On
-  one GPU the base alone is refused, with a fix.
-* The 70B is planned on one GPU of 24 GB with its base in host memory, T = 512,
-  except what fills the GPU; copies over the bus take as long as the step. With
-  two GPUs, each copies a half; copies and gathers take as long as the step.
-* Full fine-tuning of an 8B is planned on eight GPUs of 24 GB, each with an
-  eighth of its weights, gradients and states. With four rows on each of eight
-  H200s less than 3 % of a step waits.
-* --parallel auto takes data parallel for an 8B on GPUs that hold it, fsdp if
-  that avoids recomputation or an unsharded base does not fit, according to
-  the runtime's predictions. It names the smallest plan if none fits.
-* The 70B is planned as four stages on four GPUs of 24 GB, four rows at a time.
-* 18 GiB hold a context of 70,000 tokens only with the layers' inputs in host
-  memory; on an H100 no time of a step waits for them.
-* A limit first reduces the LM head to chunks of 1,024 rows.
+Each shape is compiled with a --memory-limit. B is the number of rows of a
+micro-batch, T the length. Frozen bases are in NF4 with double quantization.
+
+  model  GPUs        shape               plan
+  8B     1, 6.6 GiB  B = 2, T = 2,048    input embedding in host memory
+  8B     1, 24 GiB   B = 1, T = 70,000
+  8B     1, 18 GiB   B = 1, T = 70,000   only with --offload activations
+  8B     8, 24 GiB   B = 1, T = 131,072  cp
+  8B     8, 24 GB    B = 1, T = 2,048    full fine-tuning with fsdp
+  8B     8, 80 GB    B = 4, T = 2,048    full fine-tuning with fsdp
+  70B    4, 24 GB    B = 1, T = 2,048    fsdp
+  70B    2, 48 GB    B = 1, T = 2,048    fsdp
+  70B    4, 24 GB    B = 4, T = 2,048    pp
+  70B    1, 24 GB    B = 1, T = 512      --offload base
+  70B    2, 24 GB    B = 1, T = 512      --offload base with fsdp
+
+Also checks:
+
+* With cp and fsdp, H200s wait for other ranks in less than 3 % of a step.
+* Offloaded activations cost an H100 no waiting.
+* With an offloaded base, GPU memory is full. A step takes about as long as its
+  copies over the bus and its gathers.
+* A rank of N holds 1/N of what fsdp shards. Gathered weights are at most a
+  layer and two MLP weights.
+* The 70B without fsdp on one GPU is refused, with a fix.
+* A memory limit first reduces the LM head's chunks from 1,024 to 256 rows.
 * --memory-limit auto is the free memory less a reserve, or one clear error.
+* --parallel auto chooses the layout that fits with the fastest predicted step.
+  If no layout fits, it names the smallest plan.
 
 The weights are a sparse file of zeros. The null device loads the modules and
 checks each command.
@@ -297,9 +303,9 @@ def on_the_host(tools, folder, whole, ranks):
                            "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
-    # A step copies the host's weights in the forward and in the backward; only
-    # rows of the embedding, and the head only once. It takes about as long as
-    # the copies, which overlap with computation.
+    # A step copies each weight from the host twice, for the forward and for the
+    # backward. But it copies the LM head once, and only rows of the embedding.
+    # It takes about as long as the copies, which overlap with computation.
     assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step

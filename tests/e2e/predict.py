@@ -5,13 +5,17 @@
 
     predict.py --tools build/bin
 
-Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
-no CUDA compiler (the device code is never read). Compares the counts of
-`qlora-run --simulate h200` with sums over the shape: FLOPs of GEMMs and of
-attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's; and
-its seconds with the rates of the table row for each GEMM. The program computes
-less than the usual formulas say (2 P forward, 2 P backward): the first layer
-needs no input gradient, so its q, k and v and their LoRA have no GEMM for it.
+Compiles a Llama of made-up shape for a GPU. This needs no GPU, no weights and
+no CUDA compiler, because the device code is never read. Compares the output of
+`qlora-run --simulate h200` with formulas:
+
+  FLOPs    of GEMMs and of attention
+  bytes    of decodes and of LoRA's GEMMs ("thin GEMM")
+  seconds  of GEMMs and of attention, from their FLOPs and the assumed rates
+
+The usual count is 2 P FLOPs per token forward and 2 P backward. The program
+computes less: the first layer needs no input gradient, so the backward of its
+q, k and v and their LoRA has no GEMM for this gradient.
 """
 
 import argparse

@@ -7,8 +7,8 @@
 
 * the same input gives the same train.so and the same adapter;
 * one rank with K accumulations and K ranks with one give the same losses;
-* --memory-limit is kept or refused, and a plan within it trains to the same
-  losses, and the whole-block policy recomputes no less than the budgeted one;
+* --memory-limit is kept or refused; a plan within it trains to the same losses;
+* --gradient-checkpointing does not increase the memory of activations;
 * in bfloat16, too, no memory limit, down to the lowest possible one, changes a
   bit of a loss or an adapter;
 * the tightest limit of a deep model recomputes ops for several blocks, and

@@ -263,10 +263,13 @@ def call(*command):
 
 
 def room(c):
-    """Returns the memory limit in bytes: 4 bits and double-quantized scales of
-    all matmul weights in the layers, stored weights as they are (with a number
-    for 256 scales), 16 bits of the rest, and 4 GiB for adapters and
-    activations."""
+    """Returns the memory limit in bytes, the sum of
+
+    matmul weights in layers  4 bits and double-quantized scales
+    MXFP4 experts             as stored, plus 4 bytes per 256 scales
+    other tensors             16 bits
+    adapters, activations     4 GiB
+    """
     bits = 4 + 8 / 64 + 32 / (64 * 256)
     bytes_of = {True: 0, False: 0}
     for name, shape in shapes(c):

@@ -2,20 +2,24 @@
 
 """A second implementation of the recompute planner's problem.
 
-`Problem` reads the output of `--rematerialize=problem`, and counts the live
-bytes of a plan by expanding the step, memory by memory. `Exact` is the same
-problem as an integer program (OR-Tools CP-SAT): which values are kept, and
-which are recomputed before their first reader, so that the peak is within a
-budget and the time is minimal. Its optimum is over every subset of the values,
+`Problem` reads the output of `--rematerialize=problem`. It replays the step
+with the clones of a plan, and counts the live bytes. `Exact` states the same
+problem as an integer program (OR-Tools CP-SAT). It chooses which values are
+kept and which are recomputed before their first reader. The peak must be within
+a budget, and the time minimal. The optimum is over every subset of the values,
 so the planner's greedy choice can be compared with it.
 
-A moment is an op of the backward, or a possible clone (before that op, clone).
-One Boolean per op and place says whether its clone exists by then:
+A moment of the backward is a pair:
+
+    (b, number of forward ops)  op b of the backward
+    (b, i)                      the clone of forward op i that may run before b
+
+A Boolean is true if op i is dropped and its clone has run when b runs:
 
     made(i, b) = dropped(i) and (b reads i, or some made(reader of i, b))
 
-A value's cost at a moment follows: the first copy if it is kept, or the clone
-once it is made, until its last use by an op or a clone.
+In the backward, a kept value is live from the start, and a dropped value from
+its clone on. Both are live until their last use by an op or a clone.
 """
 
 from ortools.sat.python import cp_model
@@ -40,6 +44,8 @@ class Problem:
                 self.roots[value], whole = whole, step["values"][whole][1]
         self.maker = {value: i for i, op in enumerate(self.ops)
                       for value in op["outputs"]}
+        # The op whose memory an op's result is in: for a view, the op that its
+        # chain of views starts from; for any other op, the op itself.
         self.head = []
         for i, op in enumerate(self.ops):
             source = self.maker[op["inputs"][0]] if op["view"] else i
@@ -99,8 +105,9 @@ class Problem:
                    for op, times in zip(self.ops, before))
 
     def clones(self, dropped):
-        """Returns, for each op with a dropped head, the op before which it is
-        recomputed (once)."""
+        """Returns, for each op, a list with the backward op before which it is
+        recomputed. The list is empty if the op is not recomputed. `dropped` has
+        the ops whose results, and views of them, are dropped."""
         before = [[] for _ in self.ops]
         for i in reversed(range(self.forward)):
             if self.head[i] not in dropped:
@@ -208,8 +215,9 @@ class Exact:
 
     def _alive(self, root, moment):
         """Returns a factor that is 1 if the memory of `root` is live at a
-        moment of the backward, else 0. A variable is only bounded from below:
-        more memory never helps."""
+        moment of the backward, else 0. If the factor is a new variable, its
+        constraints are only lower bounds. They suffice, because the peak is
+        limited: the solver gains nothing by a 1 in place of a 0."""
         p = self.problem
         maker, (b, op) = p.maker[root], moment
         touchers = self.touchers[root]

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: MIT
 
 """A run that is killed or stopped, and resumed, equals an uninterrupted run:
-same bytes of adapter and moments, same metrics except times. Failing calls and
-kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
+same bytes of adapter and moments, same metrics except times.
+SessionFaultsTest.cpp tests failing calls and kills at each call.
 
     resume_exact.py --tools build/bin [--kills 200] [--flips 2000]
                    [--steps 60] [PART ...]
 
   kills    the launcher or a rank is killed at random moments, and the run is
            restarted until it ends, on one and on two ranks
-  flips    a changed byte of a checkpoint is always found, and the checkpoint
-           before is used
-  signals  Ctrl-C, SIGTERM, a second signal, SIGUSR1; many change no result
-Without arguments it runs the short form, as the test suite does.
+  flips    a flipped bit in a checkpoint is always found; an automatic resume
+           then uses the previous checkpoint
+  signals  SIGINT (Ctrl-C) and SIGTERM write a checkpoint and end the run.
+           SIGUSR1 writes a checkpoint; a signal every 10 ms changes no result
+
+The defaults of --kills, --flips and --steps are the short form for the test
+suite.
 """
 
 import argparse

@@ -5,9 +5,9 @@
 
     shards.py --tools build/bin
 
-  layouts   one rank, four, four with the base in four shards, and in two
-            shards twice train to the same losses, also without overlapping
-            gathers and with unsharded tables; an evaluation is the same
+  layouts   four ranks train and evaluate to the losses of one rank: with an
+            unsharded base, with fsdp=4, with fsdp=2, with fsdp=4 and unsharded
+            embeddings, and with fsdp=4 and no overlapping gathers
   memory    a rank plans a quarter of the sharded weights, plus a layer and a
             weight for other ranks' shards; its peak is its plan plus the
             unplanned memory of a rank with the unsharded base

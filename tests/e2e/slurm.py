@@ -73,8 +73,8 @@ def check_clean(cluster, folder):
 
 @part
 def same_bytes(cluster, runs):
-    """Runs two ranks on two nodes, on the second node of a job's two, and with
-    the variables of PMI."""
+    """Runs two ranks in a job of two nodes: one rank on each node, then both
+    ranks on the second node, with the variables of PMI."""
     for name, flags in (("apart", ("--nodes", "2", "--ntasks", "2")),
                         ("together", ("--nodelist", "node1", "--nodes", "1",
                                       "--ntasks", "2", "--mpi", "pmi2"))):

@@ -8,11 +8,11 @@
   commands  each command of the program except RECORD (`qlora-run --print`)
             is in the trace as often as its entry ran, on its queue, with
             its label, kernel and kind
-  order     slices of a queue do not overlap; the host's are inside their
-            steps, and on a CPU the compute queue's too
-  sums      on one CPU rank the commands and the host's work are the step's
-            wall time: within a few percent of metrics.jsonl's step_time,
-            and less by at most half a microsecond for each command
+  order     slices of a queue do not overlap. Slices of the host lie inside
+            their steps, and on a CPU slices of the compute queue too
+  sums      on one CPU rank, the times of the commands and of the host's work
+            add up to step_time of metrics.jsonl within 5 %. The sum may lack
+            another half a microsecond after each command
   table     the fractions of the compute queue add up to 1
   losses    the losses equal those of a run without a profile
   graphs    on CUDA the steps around the profile run as graphs

@@ -20,9 +20,9 @@ inline unsigned qlora_host_thread() {
 }
 
 /// Returns the values of all lanes of the warp, indexed by lane. A lane's calls
-/// for a type alternate between two buffers, so its next call does not overwrite
-/// values that other lanes still read. The call after that invalidates the
-/// result.
+/// for a type alternate between two buffers, so its next call does not
+/// overwrite values that other lanes still read. The call after that
+/// invalidates the result.
 template <typename T> const T *qlora_host_exchange(const T &mine, int line) {
   static T values[2][kQloraHostMaxThreads];
   static bool sides[kQloraHostMaxThreads];

@@ -97,9 +97,9 @@ def flips(runs, arguments):
     print(f"flips     {arguments.flips} found")
 
 
-def stop(runs, folder, number, *flags, after="4/", again=0):
-    """Sends signal `number` to the launcher when it prints the line of a
-    step."""
+def stop(runs, folder, number, *flags, after="4/", again=None):
+    """Sends signal `number` to the launcher when it prints the line of a step,
+    and once more after `again` seconds."""
     process = subprocess.Popen(
         runs.command(folder, *flags), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True)
@@ -107,7 +107,7 @@ def stop(runs, folder, number, *flags, after="4/", again=0):
         if line.strip().startswith(after):
             break
     process.send_signal(number)
-    if again:
+    if again is not None:
         time.sleep(again)
         process.send_signal(number)
     out, errors = process.communicate(timeout=60)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A GPU on which single launches are timed: the device interface that library
-// and generated kernels use, and one memory pool for all operands.
+// MicroGpu times single launches on a GPU. It implements CudaContext, the
+// interface that library and generated kernels use, and has one memory pool for
+// all operands.
 //
 // A launch is captured many times into one graph, as in a training step. The
 // graph runs a few times between two events. Each node uses a different section

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The launches that gpu-micro times: one for each distinct combination of
-// kernel, types, constants and sizes in a module. Adds launches of other
-// compile options: the decode of each quantized weight, and attention at other
-// sequence lengths.
+// The launches that gpu-micro times. A module contributes one launch for each
+// distinct combination of kernel, types, constants and sizes. Further launches
+// show other compile options: the decode of each quantized weight, and
+// attention at other sequence lengths.
 
 #ifndef QLORA_BENCH_MICROLAUNCHES_H
 #define QLORA_BENCH_MICROLAUNCHES_H
@@ -17,21 +17,24 @@
 namespace qlora {
 
 struct MicroLaunch {
-  std::string label; ///< of the first command that launches it
+  /// What is computed, from the first command with this key. For launches that
+  /// are not in the module: a text such as "decode of W".
+  std::string label;
   LaunchKey key;     ///< launches with the same key are timed once
   int64_t count = 0; ///< per micro-batch or update; 0: not in the module
   bool isUpdate = false;
   const qlora_command *command = nullptr; ///< null: not in the module
   const KernelRow *planned = nullptr;     ///< null: a generated kernel
-  KernelRequest request = {};             ///< of a library kernel
+  KernelRequest request = {};             ///< for library kernels only
   /// For attention: segments in each row of the batch. The module's launches
   /// have 1, as for rows of full length.
   int64_t segments = 1;
 };
 
 /// Returns the launches of a CUDA module: first its commands in order, then
-/// decodes, then attention at each of `lengths`, with and without segments.
-/// Attention has as many tokens as in the module.
+/// decodes, then attention at each of `lengths`, with and without segments. At
+/// each length, the batch size is chosen such that batch * length is the
+/// module's number of tokens.
 std::vector<MicroLaunch> microLaunches(const LoadedModule &module,
                                        std::span<const int64_t> lengths);
 

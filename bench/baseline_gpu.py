@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: MIT
 
-"""The baseline on a GPU: transformers + PEFT, with random weights of a real
-shape in NF4 with double quantization. NF4 is from bitsandbytes if installed,
-else from nf4_torch.py; the output names it.
+"""The baseline on a GPU: transformers + PEFT, on a model of random weights.
 
     baseline_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
                 --warm-up N --steps N [--checkpointing] [--device cuda]
                 [--weights bitsandbytes|torch|compiled|bf16]
 
-`torch` is nf4_torch.py; `compiled` adds torch.compile, the default on a GPU
-with Triton; bf16 is LoRA on unquantized weights. Prints one JSON object: what
-ran, the median tokens per second of the steps after the warm-up, and the peak
-GiB that PyTorch allocated.
+The default of --weights is the first of these forms that can run:
+
+    bitsandbytes  NF4 with double quantization, if bitsandbytes is installed
+    compiled      the same format by nf4_torch.py, with torch.compile; needs a
+                  GPU and Triton
+    torch         nf4_torch.py without torch.compile
+
+bf16 is LoRA on unquantized weights. Prints one JSON object: what ran, the
+median tokens per second of the steps after the warm-up, and the peak GiB that
+PyTorch allocated.
 """
 
 import argparse

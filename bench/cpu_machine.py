@@ -19,9 +19,9 @@ def probe():
 
 @functools.cache
 def peer_environment():
-    """Returns the environment of baseline_cpu.py. On a machine that hides the
-    sizes of AMX tiles, its variables forbid tiles, because PyTorch's oneDNN
-    would execute an illegal instruction. qlora-run avoids tiles there
+    """Returns the environment variables for baseline_cpu.py. On a machine that
+    hides the sizes of AMX tiles, PyTorch's oneDNN would execute an illegal
+    instruction, so a variable disables AMX. qlora-run avoids AMX there
     automatically."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)

@@ -25,8 +25,8 @@ from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
-# baseline_cpu.py does not run again with a compute type whose rate is below
-# this fraction of its best rate.
+# baseline_cpu.py takes a second turn with a compute type only if its first turn
+# reached this fraction of the rate of the fastest type so far.
 NO_BEST_MODE = 0.8
 
 
@@ -217,8 +217,9 @@ def check_losses(row, inputs, own, peer_losses):
 
 
 def describe_step(trace, peak):
-    """Returns the fractions of a step's time, and the rates of the GEMMs and
-    the LM head relative to `peak`. The LM head has GEMMs and a softmax."""
+    """Returns the fraction of the step time for each kind of command, and the
+    rates of the GEMMs and the LM head relative to `peak`. The LM head has GEMMs
+    and a softmax."""
     shares = ours.shares(trace)
     return {"shares": shares,
             "gemm_of_probe": ours.rate_of(trace, "GEMM") / peak,

@@ -9,13 +9,13 @@
 Compiles a few layers of each shape, with a small vocabulary, in each form of
 --dequantize, and trains them on one row of each number of tokens in --rows. The
 time of a linear is the time of its GEMM and its decode, separately for forward
-and backward; each time is the median of --samples. The choice is qloracc's
-default: tiled or per-use without a memory limit; with a limit that allows
-everything, also once.
+and backward; each time is the median of --samples.
 
-A choice meets the target if all linears of a layer together take at most 10 %
-more time than in the fastest available form. Fails if a choice contradicts the
-cost model's own predictions.
+The chosen form is qloracc's default. Without a memory limit, it is `tiled` or
+`per-use`; with a large limit, it can also be `once`. A choice meets the target
+if all linears of a layer together take at most 10 % more time than in the
+fastest available form. Fails if a choice contradicts the cost model's own
+predictions.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def least_form(group):
 
 def wrong_choices(choices, has_room):
     """Returns messages about linears whose forms contradict the predicted
-    seconds. All GEMMs of a weight have the form `once`, or none."""
+    seconds. If one GEMM of a weight has the form `once`, all of them have."""
     wrong = []
     for linear in dict.fromkeys(linear for linear, _ in choices):
         groups = [choices[linear, is_backward] for is_backward in (False, True)

@@ -21,10 +21,14 @@ class Gates:
         self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
 
     def attention(self, line):
-        """Returns the gate of cuDNN's attention: that of the longest listed
-        length up to the launch's length. There is none for other kernels, for
-        shorter lengths, and for rows with segments: cuDNN computes all token
-        pairs, but only visible pairs count as FLOP."""
+        """Returns the gate of cuDNN's attention for the longest listed length
+        that is at most the launch's length. Returns None for:
+
+        * kernels other than cuDNN's;
+        * launches shorter than all listed lengths;
+        * rows with segments, because cuDNN computes all token pairs, but the
+          rate counts only visible pairs.
+        """
         if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
             return None
         lengths = [int(length) for length in self.gates["attention"]
@@ -55,7 +59,8 @@ class Gates:
 
     def head(self, line, seconds):
         """Returns the launch's time without its GEMMs, in passes over the f32
-        logits at the copy rate. The GEMMs count with a large GEMM's rate."""
+        logits at the copy rate. The GEMMs' time is estimated from their FLOP
+        and the rate of a large GEMM."""
         logits = 4 * line["constants"]["rows"] * line["constants"]["vocab"]
         rest = seconds - line["flops"] / self.gemm
         return ("passes over the logits", rest * self.copy / logits,

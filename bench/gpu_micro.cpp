@@ -73,7 +73,7 @@ private:
   StatusOr<double> productSeconds(int64_t size);
   StatusOr<double> copySeconds(int64_t bytes);
   /// Returns the duration in seconds of a launch of the kernel row. If `at` is
-  /// not null, stores the operands' addresses in the first launch there.
+  /// not null, `*at` gets the operand addresses of the first launch.
   StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
                            int64_t segments = 1,
                            std::vector<void *> *at = nullptr);

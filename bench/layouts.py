@@ -8,12 +8,14 @@
 
 Eight cases have two ranks of one thread, and different shapes, lengths,
 batches, types and memory limits; in some, only one layout fits. Each layout
-that fits is compiled by name and trained. The layouts of a case take turns, and
-the faster steps of a turn count (other load only adds time). Fails if the
-chosen layout is slower than another layout by more than the noise. The slowdown
-is the median of the rounds' time ratios; the noise is half the range of these
-ratios, at least 2 %. --cpu-time measures CPU time per rank instead of wall
-time, for a machine with other load.
+that fits is compiled by name and trained. The layouts of a case take turns. The
+time of a turn is the lower quartile of its step times, because other load only
+adds time. --cpu-time measures the mean CPU time per step and rank instead, for
+a machine with other load.
+
+Fails if the chosen layout is slower than another layout by more than the noise.
+The slowdown is the median of the rounds' time ratios. The noise is half the
+range of these ratios, at least 2 %.
 """
 
 import argparse

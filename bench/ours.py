@@ -59,7 +59,8 @@ def planned(folder, name, compute, *flags, length=LENGTH):
 
 
 def gathered(plan):
-    """Returns the gathered bytes at an entry's peak, maximum of entries."""
+    """Returns the largest number of gathered bytes at the memory peak of any
+    entry."""
     return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
                if "peak" in entry)
 

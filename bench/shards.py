@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Compares ranks with a sharded base (--parallel fsdp=N) with data-parallel
-ranks. With --axis tp or cp, compares tensor- or context-parallel ranks.
+"""Compares the speed of two programs. The first has data-parallel ranks with a
+whole base. The second has ranks with a sharded base (--parallel fsdp=N), or for
+--axis tp or cp, tensor- or context-parallel ranks.
 
     bench/shards.py [--shape smollm2-135m] [--axis fsdp] [--ranks 2]
                     [--length 512] [--compute bfloat16] [--rounds 3] [--steps 4]

@@ -12,8 +12,8 @@ import random
 import struct
 import time
 
-# Upper bytes (sign, 7 bits of the exponent) of a bf16 with magnitude 2^-7 to
-# 2^-5, root mean square 0.019; both bytes of the bf16 1.
+# POSITIVE and NEGATIVE are the upper byte of a bf16: with any lower byte, its
+# magnitude is 2^-7 to 2^-5. ONE is a whole bf16 with the value 1.
 POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
 # Values in the random block that is repeated. The size is not a multiple of any
 # row length, so no two rows of a matrix are equal.

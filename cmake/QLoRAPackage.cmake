@@ -21,8 +21,9 @@ install(PROGRAMS tools/qlora-data/qlora-data
 install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
-# Copies Python packages that qlora-data needs, because Debian lacks some. They
-# work with Python 3.10 or later, which searches its own packages first.
+# Installs copies of Python packages that qlora-data needs, because Debian lacks
+# some. qlora-data uses the copies only if the Python that it runs in lacks the
+# packages. The copies work with Python 3.10 or later.
 file(GLOB packages CONFIGURE_DEPENDS
      .venv/lib/python3*/site-packages/tokenizers
      .venv/lib/python3*/site-packages/jinja2

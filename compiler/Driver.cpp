@@ -121,7 +121,8 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-/// Returns the budget for the smallest plan: all concessions, all in order.
+/// Returns the budget for the smallest plan: the last of concessions(), the
+/// fewest activations, no prefetched weights and no joined siblings.
 MemoryBudget Driver::leastBudget() const {
   MemoryBudget least = concessions().back();
   least.activationBytes = kLeastBudget;

@@ -20,11 +20,13 @@ include "compiler/Schedule/Passes.td"
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
   let summary = "check that the IR has no ops of earlier phases";
   let description = [{
-    Runs the verifier of each op. After `adapt` shapes are static; after `step`
-    there are no functions and one update; after `optimize` every row op is a
-    `model.rows`, and `train.layout` is set; after `program` all ops are of the
-    program dialect, every buffer has an offset, and no command reads memory
-    before it is written. Runs in every compilation.
+    Runs in every compilation. Runs the verifier of each op, and checks:
+    * after `adapt`, shapes are static;
+    * after `step`, no function is left, and the module has one update step;
+    * after `optimize`, every row op is a `model.rows`, and `train.layout` is
+      set;
+    * after `program`, all ops are of the program dialect, every buffer has an
+      offset, and no command reads memory before it is written.
   }];
   let options = [
     Option<"phase", "phase", "std::string", "\"\"",

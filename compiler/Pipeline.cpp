@@ -166,8 +166,8 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // encode-activations must run before rematerialize counts the encoded sizes.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
-  // offload-activations must run before rematerialize, which lets recomputed
-  // ops read offloaded values. Both passes work on single ops.
+  // offload-activations must run before rematerialize, so that recomputed ops
+  // can read offloaded values.
   if (budget.copiedValues != "none") {
     OffloadActivationsOptions offload;
     offload.values = budget.copiedValues;

@@ -23,7 +23,8 @@ std::string qlora::functionName(KernelOp kernel) {
   return name + "_kernel";
 }
 
-/// Rejects a body that cannot be printed, as far as that is known beforehand.
+/// Rejects rows, rotations and results that cannot be printed. Unsupported ops
+/// are found during printing.
 static LogicalResult checkBody(KernelOp kernel) {
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns(), turned = 0;

@@ -13,7 +13,9 @@ namespace qlora {
 /// One buffer of a generated kernel: inputs first, then results.
 struct RowOperand {
   model::MapKind kind = model::MapKind::Full;
-  int64_t group = 1; ///< consecutive kernel rows with the same scalar or group
+  /// For MapKind::Scalar and MapKind::Group: number of consecutive kernel rows
+  /// that read the same scalar, or the same row of the tensor.
+  int64_t group = 1;
   qlora_dtype dtype = QLORA_DTYPE_F32;
   int64_t stride = 0; ///< elements from one row of the tensor to the next
   int64_t groups = 1; ///< kernel rows in one row of the tensor

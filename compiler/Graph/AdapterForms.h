@@ -16,10 +16,14 @@ namespace qlora {
 void addAdapterBias(mlir::ModuleOp root, model::LinearOp branch,
                     mlir::StringRef module);
 
-/// Adds DoRA (Liu et al., 2024), as PEFT does: W x + BA x is scaled by m / |W +
-/// BA|, and the norm has no gradient. With dropout, `x` is x~, the input of
-/// `product` after dropout, and the result is W x - W x~ + m / |W + BA| (W x~ +
-/// BA x~).
+/// Adds DoRA (Liu et al., 2024), as PEFT does. With s = m / |W + BA|, the input
+/// x of `product`, and x~ = dropout(x), the result is
+///
+///   without dropout:  s (W x + BA x)
+///   with dropout:     W x - W x~ + s (W x~ + BA x~)
+///
+/// The norm has no gradient. The argument `x` is the input of A: x~ with
+/// dropout, else x.
 void addMagnitude(mlir::ModuleOp root, model::WeightedMatmul product,
                   mlir::Value x, model::WeightOp weightA,
                   model::LinearOp branch);

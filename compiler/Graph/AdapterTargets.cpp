@@ -20,7 +20,8 @@ using nlohmann::ordered_json;
 static constexpr double kMaxRank = 1 << 20;
 
 /// Returns true if the text is valid in ECMAScript but has another meaning in
-/// Python: \ with a letter not in `shared` (\A is 'A'), [[:alpha:]].
+/// Python. This is so for classes such as [[:alpha:]], and for \ before a
+/// letter that is not in `shared`: \A is the letter A in ECMAScript.
 static bool isReadDifferently(const std::string &text) {
   static constexpr std::string_view shared = "bBdDfnrsStvwWxu";
   for (size_t i = 0; i + 1 < text.size(); ++i) {

@@ -25,8 +25,9 @@ public:
 
   /// Restricts the targets to the layers in `json` (PEFT's
   /// layers_to_transform). A module's layer is the number in its path; with
-  /// `patterns` (layers_pattern), the number after a pattern. As in PEFT, whole
-  /// paths are not restricted. Fails if the targets are not a list of names.
+  /// `patterns` (layers_pattern), the number after a pattern. As in PEFT, a
+  /// target that equals a module's whole path matches in every layer. Fails if
+  /// the targets are not a list of names.
   bool parseLayers(const std::string &json, const std::string &patterns,
                    std::string &error);
 

@@ -86,8 +86,9 @@ static StringRef moduleOf(WeightedMatmul product) {
   return product.getModule()->rsplit('.').first;
 }
 
-/// Returns whether the files have one linear per expert. all-linear includes
-/// such linears. It excludes a tensor of all experts, a parameter in PEFT.
+/// Returns whether the files have one linear per expert. PEFT's all-linear
+/// includes such linears. If one tensor has the weights of all experts,
+/// all-linear excludes it, because it is a parameter and not a module.
 static bool isMadeOfLinears(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(

@@ -183,8 +183,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   int64_t target = flat * count / parts;
   for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();
-    // Start the next bucket if less than half of the parameter fits, or if each
-    // remaining parameter is needed for a later bucket.
+    // Start the next bucket if less than half of the parameter fits, or if only
+    // one parameter is left for each later bucket.
     bool full = end + trained.elements / 2 > target || left <= later;
     if (later && full && !buckets.back().parameters.empty()) {
       target += flat * later / parts;

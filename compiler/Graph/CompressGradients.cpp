@@ -5,9 +5,9 @@
 // Replaces the `train.all_reduce`s of parameters by ops on the flat arenas.
 // They send rounded values or codes of rows (RowwiseReduction.cpp), or low-rank
 // factors of each matrix (PowerSgdReduction.cpp). The ops of a bucket are built
-// in stages (GradientReduction.h). Stage s is placed where s more buckets are
-// complete, so that the compute queue does not wait for communication. The row
-// of statistics is reduced without compression.
+// in stages (GradientReduction.h). Stage s of bucket i runs after bucket i + s
+// is complete, so that the compute queue does not wait for communication. The
+// row of statistics is reduced without compression.
 
 #include "compiler/Graph/GradientReduction.h"
 #include "compiler/PassMetadata.h"
@@ -64,13 +64,13 @@ CompressGradientsPass::sumsOf(ArrayRef<GradientRange> ranges) {
                                feedback);
 }
 
-/// Places stage s of bucket i where bucket i + s is complete.
+/// Places stage s of bucket i after bucket i + s is complete.
 void CompressGradientsPass::compress(StepOp step) {
   Block &body = step.getBody().front();
   ExchangeMarks marks;
   OpBuilder end = OpBuilder::atBlockEnd(&body, &marks);
   std::vector<Ranges> buckets;
-  SmallVector<OpBuilder> places; ///< where each bucket is complete
+  SmallVector<OpBuilder> places; ///< after the last gradient of each bucket
   SmallVector<AllReduceOp> replaced;
   for (auto sum : body.getOps<AllReduceOp>()) {
     buckets.resize(std::max(buckets.size(), size_t(sum.getBucket() + 1)));

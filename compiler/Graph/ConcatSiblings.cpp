@@ -19,14 +19,16 @@
 // One GEMM reads x once, and one GEMM writes dx once, not once per weight.
 // All concats and splits are views: a dy is written in place, and readers of q
 // stride over k. So siblings are joined only if nothing must be copied:
-//  - each dy is the new buffer of a row or library op, and in one group only;
-//  - the backward reads all or none of the joined results, because a saved
-//    range keeps the whole buffer. Results offloaded to the host count too:
-//    offloading must not change GEMM shapes, which may change rounding;
-//  - weights are stacked by their first dimension, because a decode writes
-//    rows: matmuls of one x need `out` first, sums of gradients need `in`;
-//  - a decoded weight is a range of one concatenation only. The forward is
-//    grouped first; a backward that shares its decodes uses the same groups.
+//  - each dy is written by a row or library op, to a range of one concatenation
+//    only;
+//  - the backward reads all joined results or none, because a saved range keeps
+//    the whole buffer alive. Results offloaded to the host count as read, so
+//    that offloading does not change GEMM shapes;
+//  - a weight's first dimension is the matmul's output (same x) or its input
+//    (summed gradients). Weights are stacked by that dimension, because a
+//    decode writes whole rows;
+//  - a decoded weight is a range of one concatenation only. So if the backward
+//    uses the forward's decodes, it uses the forward's groups.
 //
 // Runs after plan-dequant, which decides what is decoded into scratch, and
 // after the gradient, whose sums are then chains of `init`s.

@@ -52,7 +52,8 @@ namespace {
 class FuseAccumulatePass
     : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {
   void runOnOperation() override {
-    // Only sums from reverse mode: a forward residual has later readers.
+    // Skip sums of the forward: they add to a residual that later ops read, so
+    // it cannot be overwritten.
     for (auto add : llvm::make_early_inc_range(
              getOperation().getBody().getOps<model::AddOp>()))
       if (model::isBackward(add))

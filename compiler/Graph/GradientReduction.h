@@ -14,8 +14,8 @@ struct GradientRange {
   int64_t offset, elements;
 };
 
-/// Builds the ops of one bucket, in stages. Stage s is placed where s more
-/// buckets are complete.
+/// Builds the ops of one bucket, in stages. Stage s of bucket i runs after the
+/// gradients of bucket i + s are complete.
 class GradientReduction {
 public:
   virtual ~GradientReduction() = default;

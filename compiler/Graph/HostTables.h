@@ -16,8 +16,8 @@ bool isReadByRows(mlir::OpOperand &use);
 /// Returns the parameters that some op of a step reads by single rows.
 llvm::StringSet<> readByRows(mlir::ModuleOp module);
 
-/// Returns the parameters that all their readers, in all steps, read by single
-/// rows (`@` in Kernels.def).
+/// Returns the parameters that are read only by single rows (`@` in
+/// Kernels.def), in all steps.
 llvm::StringSet<> hostTables(mlir::ModuleOp module);
 
 } // namespace qlora

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The location of a step's value in memory: a matrix inside a root (a buffer or
-// outside memory). Rows of a column range of a wider matrix are not adjacent.
+// The location of a step's value in memory: a matrix inside a root. A root is a
+// buffer of the step, or memory that exists outside of the step (weights,
+// arenas). If the matrix is a column range of a wider one, its rows are not
+// adjacent.
 
 #ifndef QLORA_COMPILER_GRAPH_MEMORYPLACE_H
 #define QLORA_COMPILER_GRAPH_MEMORYPLACE_H

@@ -16,28 +16,29 @@
 //   %d1 = ...
 //   %d0 = model.rms_norm_grad %x2, ...
 //
-// Candidates are whole values (not ranges) that the forward computes from the
-// step's inputs and that only one zone of the backward reads (StepProblem.h).
-// So weights, values computed from weights alone, and tables of all layers are
-// excluded. So are values that the first layer of the backward reads, because
-// they would return at once. Within a zone the order is:
+// A zone is a run of backward ops of one layer. A value is a candidate if
+//  - it has its own buffer, and is not a range of another value;
+//  - the forward computes it from the step's inputs, not only from weights;
+//  - exactly one zone reads it. With `hidden` and `crossing`, this must not be
+//    the first zone, whose values would be copied back at once.
 //
-//   1. values that cross from one layer to another: they cannot be recomputed
-//      from anything smaller, and all recomputation starts from them;
-//   2. all others, by the seconds of their ops per byte: rematerialize can
-//      recompute cheap ones.
+// Candidates of a zone are offloaded in this order:
+//  1. values that cross from one layer to another: all recomputation starts
+//     from them, and nothing smaller can replace them;
+//  2. all others, by the seconds of their ops per byte, longest first.
 //
-// Values are offloaded while their copies fit into the time of the layer's
-// forward, and into the backward of the zone before. So no queue waits, and
-// offloading, unlike recomputing, costs no time. Results of matmuls of one x
-// are offloaded together or not at all: concat-siblings makes them ranges of
-// one buffer, which lives as long as any of them. rematerialize keeps or
-// recomputes values that are not offloaded. Up to two layers of offloaded
-// values are on the GPU at a time. If no plan fits into memory, the driver
-// requests only crossing values (`crossing`), even with copies that add time.
+// With `hidden`, the default, values are offloaded only as long as their copies
+// are hidden by the layer's forward and by the previous zone. Then offloading
+// costs no time, unlike recomputing. If no plan fits into memory, the driver
+// requests `crossing`: all values that cross layers, even if their copies add
+// time. rematerialize keeps or recomputes the other values.
 //
-// A fetch is issued where the zone before its readers' zone begins, so at most
-// two layers of fetched values are on the GPU. A copy to the host may still run
+// Results of matmuls of one x are offloaded together or not at all:
+// concat-siblings makes them ranges of one buffer, which lives as long as any
+// of them.
+//
+// The fetch for a zone is issued when the previous zone begins, so at most two
+// layers of fetched values are on the GPU. A copy to the host may still run
 // during the next layer; the layer after that waits for it (`behind`).
 
 #include "compiler/Graph/OpCost.h"

@@ -87,7 +87,7 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
     For `dpo` and `kto` all ops before the loss are duplicated. The copy is the
     model before training: it comes first, is marked `reference`, has no
     dropout, and later passes do not adapt it. For `orpo` a second head computes
-    the loss of the prompts, a new argument `prompts`.
+    the loss of the prompts; its targets are a new argument, `prompts`.
 
     ```mlir
     // %loss, %count, %correct = model.head_loss %h, %w, %targets
@@ -254,7 +254,7 @@ def AttachTokens : Pass<"attach-tokens", "::mlir::ModuleOp"> {
 }
 
 def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
-  let summary = "one GEMM for the A's of siblings; add B's result in its GEMM";
+  let summary = "one GEMM for the A's of siblings; B's GEMM adds to the base's";
   let description = [{
     Trainable matmuls without a `module` that share x become one, over one
     parameter that stacks their rows (`part_names`), and a `model.split`. If an
@@ -446,8 +446,8 @@ def ReorderAccumulation
     : Pass<"reorder-accumulation", "::qlora::train::StepOp"> {
   let summary = "compute matmuls with fewer terms first in a sum";
   let description = [{
-    If the only readers of a matmul's result are matmuls with fewer terms that
-    add to it, the matmul adds to their sum instead, at the end of its kernel.
+    If only matmuls with fewer terms read a matmul's result, by adding to it,
+    they are computed first, and that matmul adds to their results.
   }];
 }
 
@@ -455,7 +455,7 @@ def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{
     Every row op becomes a `model.rows`. A producer and a consumer over the same
-    rows are fused if no reader of a value would then precede it.
+    rows are fused if the fused op can precede all readers of its results.
   }];
   let options = [
     Option<"fuse", "fuse", "bool", "true", "false: one kernel per op">,

@@ -87,8 +87,11 @@ private:
            (onHost.contains(parameter) && !isReadByRows(use));
   }
 
-  /// Names of parameters: `divided` are sharded, `trained` sharded and trained,
-  /// `onHost` in host memory, `kept` frozen and gathered only once per step.
+  /// Names of parameters:
+  ///   divided  sharded parameters
+  ///   trained  sharded parameters that are trainable
+  ///   onHost   parameters in host memory
+  ///   kept     frozen parameters that are gathered only once per step
   DenseSet<Attribute> divided, trained, onHost, kept;
   DenseSet<Operation *> staying; ///< on the GPU despite offload
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;

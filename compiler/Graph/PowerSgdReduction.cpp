@@ -87,7 +87,9 @@ private:
   const int64_t rank, ranks;
   const bool feedsBack;
   SmallVector<Sum> products, exact;
-  Value sent, sentExact; ///< all-reduce of P or Q; of uncompressed tensors
+  /// `sent` has the all-reduced P's of the bucket's matrices, later their Q's.
+  /// `sentExact` has the all-reduced gradients of uncompressed tensors.
+  Value sent, sentExact;
 };
 
 } // namespace

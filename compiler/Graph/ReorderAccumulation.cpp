@@ -11,22 +11,29 @@
 //   %y = model.linear %a, %b
 //   %z = model.linear %x, %w init %y
 //
-// and, after concat-siblings, the left side
+// and, after concat-siblings,
 //
-//   %y = model.linear %x, %w             %0 = model.linear %qa, %bq
-//   %0, %1 = model.split %y              %1 = model.linear %ka, %bk
-//   %q = model.linear %qa, %bq init %0   %c = model.concat %0, %1
-//   %k = model.linear %ka, %bk init %1   %y = model.linear %x, %w init %c
-//                                        %q, %k = model.split %y
+//   %y = model.linear %x, %w
+//   %0, %1 = model.split %y
+//   %q = model.linear %qa, %bq init %0
+//   %k = model.linear %ka, %bk init %1
 //
-// becomes the right side. An accumulating matmul also reads each element of the
-// sum. With few terms it is bound by memory and gets slower. With many terms it
-// is bound by arithmetic, and a GEMM library overlaps the read.
+// becomes
 //
-// If the matmuls that add to a joined matmul are not adjacent, because a bias
-// is added to q before k is computed, they are moved to the first of them. If
-// no matmul adds to one of the joined ranges, because only q and v are adapted,
-// nothing changes.
+//   %0 = model.linear %qa, %bq
+//   %1 = model.linear %ka, %bk
+//   %c = model.concat %0, %1
+//   %y = model.linear %x, %w init %c
+//   %q, %k = model.split %y
+//
+// An accumulating matmul also reads each element of the sum. With few terms it
+// is memory-bound, and the read makes it slower. With many terms it is
+// compute-bound, and a GEMM library overlaps the read.
+//
+// The matmuls with few terms, here of %q and %k, need not be adjacent: a bias
+// may be added to %q before %k is computed. The pass moves them together. If a
+// range of the joined matmul has no such matmul, nothing changes; this is so if
+// only q and v are adapted, but q, k and v are joined.
 //
 // Runs after concat-siblings, which joins matmuls that do not accumulate.
 // Matmuls of experts and of 8 bits are our own kernels, without this overlap.
@@ -83,8 +90,8 @@ static SmallVector<WeightedMatmul> findThin(WeightedMatmul wide,
   return found;
 }
 
-/// Returns whether `op` can be moved after `first`, with the ops that compute
-/// its operands except `sum`: none of these ops may be one of `thin`.
+/// Returns whether `op` can be moved directly after `first`. Ops that compute
+/// its operands, except `sum`, must move too, so they may not be in `thin`.
 static bool canFollow(Operation *op, Value sum, Operation *first,
                       ArrayRef<WeightedMatmul> thin) {
   return llvm::all_of(op->getOperands(), [&](Value operand) {

@@ -16,22 +16,25 @@
 //   %w = train.round %s : ... tensor<4x1024xf32>
 //   train.store_flat gradient, %w {row = 0}
 //
-// and in int8, with N ranks, each rank sends 2 bytes per element whatever N is
-// (qgZ of ZeRO++, Wang et al., 2023):
+// and in int8
 //
 //   %x = model.add %g, %e                // %e: train.flat residual
 //   %codes, %scales = train.encode_rows %x
 //   %left = train.left_by_codes %x, %codes, %scales
 //   train.store_flat residual, %left     // for the next step
-//   %mine = model.all_to_all %codes      // and the scales: one N-th of the
-//   ...                                  // rows, from all ranks
-//   %sum = ...                           // of N times decode_rows, in order
+//   %mine = model.all_to_all %codes
+//   ...
+//   %sum = ...                           // over ranks, of decoded rows
 //   %codes2, %scales2 = train.encode_rows %sum
-//   ...                                  // its error is a residual too
-//   %all = model.all_gather %codes2      // and the scales
+//   ...                                  // store its error as residual, too
+//   %all = model.all_gather %codes2
 //   ...
 //   %w = train.decode_rows %all, ...
 //   train.store_flat gradient, %w
+//
+// In int8, each of N ranks receives one N-th of the rows from all ranks and
+// adds them in rank order. Scales are exchanged like codes. A rank sends about
+// 2 bytes per element, whatever N is (qgZ of ZeRO++, Wang et al., 2023).
 //
 // All ranks decode the same bytes. Each rank adds its quantization error to its
 // gradient of the next step (Seide et al., 2014). Each kBlock elements share a

@@ -15,10 +15,10 @@
 //   %y = model.linear %x, %b
 //
 // Gathering one layer ahead already hides all communication that can be hidden.
-// So gathered weights are limited to the bytes of the largest layer, which is
-// being gathered, and of the largest weight of a layer, which is in use. Only a
-// weight outside of the layers may exceed this limit. For weights from the
-// host, the limit includes the rank's own shards.
+// So the limit for gathered weights is the bytes of the largest layer plus the
+// bytes of the largest weight: while that weight is in use, the next layer is
+// gathered. Only a weight outside of the layers may exceed the limit. For
+// weights from the host, the limit includes the rank's own shards.
 
 #include "compiler/Graph/StepProblem.h"
 #include "compiler/PassMetadata.h"
@@ -42,8 +42,8 @@ class ScheduleGathersPass
 };
 
 /// A gather, and the positions of its first and last reader among the step's
-/// other ops. `last` ignores backward readers of a forward gather: it holds its
-/// memory until the backward, so no other gather gains by waiting for them.
+/// other ops. If a forward gather also has readers in the backward, `last` is
+/// its last forward reader: other gathers should not wait for the backward.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;

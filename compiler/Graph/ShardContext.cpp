@@ -19,13 +19,16 @@
 //
 // This is context parallelism that exchanges heads for tokens (Jacobs et al.,
 // 2023: DeepSpeed-Ulysses). Other ops work on each token separately, or sum
-// over tokens. Sums that the runtime reads become partial sums, as for
-// data-parallel ranks. Sums with readers in the program are first reduced by
-// `model.all_sum`. A loss computed from them is equal on all ranks, so later
-// all-reduces multiply the loss and its count by the number of ranks. They also
-// multiply gradients, because the gradient of an all_sum is an all_sum. If the
-// first loss is a partial sum, other losses are divided by the number of ranks.
-// So passes after the gradient need no change.
+// over tokens. A sum over tokens is handled according to its readers:
+//
+//  - The runtime reads it: each rank has a partial sum, as in data parallelism.
+//  - An op reads it: `model.all_sum` reduces it first. A loss computed from the
+//    result is equal on all ranks. The runtime's all-reduces multiply this
+//    loss, its count and its gradients by the number of ranks. This factor
+//    cancels, because gradients are divided by the count.
+//
+// If the first loss is a partial sum, its count is not multiplied. Then other
+// losses, which are equal on all ranks, are divided by the number of ranks.
 
 #include "compiler/Graph/PartialSums.h"
 #include "compiler/Graph/SequenceAllToAll.h"
@@ -80,12 +83,13 @@ private:
   const SequenceAllToAll exchange;
   DenseSet<Value> shared;   ///< values of this rank's tokens only
   PartialSums summands{Ranks::CP};   ///< partial sums over this rank's tokens
-  DenseMap<Value, Value> wholeLines; ///< whole sequences, by this rank's shard
+  DenseMap<Value, Value> wholeLines; ///< this rank's shard -> whole sequences
   int64_t bytes = 0;
 };
 } // namespace
 
-/// Returns whether the op reads other tokens, but each column separately.
+/// Returns whether the op mixes tokens, but works on runs of columns
+/// separately, as attention does on heads.
 static bool looksAtOtherTokens(Operation *op) {
   return isa<ColumnwiseOp>(op) && !isa<RowOp>(op);
 }

@@ -89,8 +89,9 @@ private:
   const int64_t ranks;
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
   DenseSet<Value> together;            ///< values with rows of all ranks
-  DenseMap<Value, Value> gathered;   ///< all ranks' rows, by this rank's value
-  DenseMap<Value, Value> ownOffsets; ///< for own groups, by all groups' offsets
+  DenseMap<Value, Value> gathered; ///< this rank's rows -> rows of all ranks
+  /// Group offsets of all experts -> offsets of this rank's experts.
+  DenseMap<Value, Value> ownOffsets;
   int64_t bytes = 0;
 };
 

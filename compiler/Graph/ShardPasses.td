@@ -88,10 +88,10 @@ def PartitionPipeline : Pass<"partition-pipeline", "::mlir::ModuleOp"> {
 def ShardTrainable : Pass<"shard-trainable", "::mlir::ModuleOp"> {
   let summary = "shard trainable weights, their gradients and states";
   let description = [{
-    Every trained parameter of two dimensions or more that has a file, or with
-    `adapters` every such parameter, gets a `piece`: a rank's 1/`ranks` of its
-    bytes, rounded up. Parameters computed from other weights or used in ranges
-    stay whole. It is an error if an optimizer cannot update shards.
+    Every trained parameter of two dimensions or more gets a `piece`: a rank's
+    1/`ranks` of its bytes, rounded up. Without `adapters`, parameters that have
+    no file stay whole. Parameters computed from other weights or used in ranges
+    always stay whole. It is an error if an optimizer cannot update shards.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -108,9 +108,10 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
     A frozen table that a `TableOp` reads (an embedding, the LM head) is sharded
     equally by rows: its parameter gets a `piece`. The tokens of all ranks are
     gathered, each rank uses its rows of the table, and gets back the results
-    for its own tokens. place-frozen-weights handles tables that an op needs
-    whole, or that are smaller than the rows of all ranks, and with
-    `offload-tables` those that go to host memory.
+    for its own tokens. These tables are left to place-frozen-weights:
+    * tables that are quantized, or that an op needs whole;
+    * with `form` auto, tables with fewer bytes than this exchange;
+    * with `offload-tables`, tables that go to host memory.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -134,11 +135,12 @@ def PlaceFrozenWeights : Pass<"place-frozen-weights", "::mlir::ModuleOp"> {
     uses: once in the forward of a layer, and once in its backward. With
     `keep-trained` trained parameters are gathered once per step.
 
-    With `offload-tables` parameters that are only read by rows stay whole,
-    `on_host`. With `offload-base` all frozen parameters are in host memory:
-    those not read by rows sharded, and gathered from there. Frozen weights of
-    up to `room` bytes stay on the GPU instead; the rest of `room` keeps
-    gathered weights for the backward.
+    With `offload-tables` parameters that are only read by rows are whole in
+    host memory (`on_host`). With `offload-base` all frozen matrices are in host
+    memory. A matrix that some op reads by rows is whole there; other matrices
+    are sharded there, and gathered from there. Up to `room` bytes of frozen
+    weights stay on the GPU instead. The rest of `room` keeps gathered weights
+    for the backward.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -161,7 +163,7 @@ def ScheduleGathers : Pass<"schedule-gathers", "::qlora::train::StepOp"> {
     Moves a gather earlier as long as all gathered weights still in use, with
     its own, need at most the memory of the largest layer's weights plus one
     weight. So the next layer's weights arrive while a layer computes. Gathers
-    keep their order, and those of the backward stay in it.
+    keep their order. No gather moves from the backward to the forward.
   }];
   let statistics = [
     Statistic<"gathersAhead", "ahead", "gathers before their first reader">,
@@ -172,9 +174,9 @@ def UnrollMicroBatches
     : Pass<"unroll-micro-batches", "::qlora::train::StepOp"> {
   let summary = "interleave forwards and backwards of a stage's chunks";
   let description = [{
-    The step gets a batch of `chunks` times as many rows: one forward and one
-    backward per chunk and virtual stage, in the order 1F1B, or
-    PipelineOrder.h's for several virtual stages.
+    The step gets a batch of `chunks` times as many rows. For each chunk and
+    virtual stage, it has one forward and one backward. Their order is 1F1B, or
+    with several virtual stages, the interleaved order of PipelineOrder.h.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [

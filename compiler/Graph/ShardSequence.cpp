@@ -74,8 +74,9 @@ private:
   func::FuncOp function;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
-  DenseMap<Value, Type> shared; ///< unsharded types of values of own tokens
-  DenseSet<Value> gathered;     ///< gathered values, and all made from them
+  /// Values that have only this rank's tokens -> their types with all tokens.
+  DenseMap<Value, Type> shared;
+  DenseSet<Value> gathered; ///< gathered values, and all made from them
   DenseMap<Value, Value> whole, own;
 };
 

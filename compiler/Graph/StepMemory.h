@@ -16,22 +16,24 @@
 //
 // Rules, in this order:
 //  1. Weights, flat arenas and arguments are outside of the step. No result
-//     takes over their memory by a tie.
+//     overwrites them by rule 5.
 //  2. If the only reader of a gradient is a store that adds to outside memory,
 //     and the gradient's op has a beta or always adds, that op adds in place.
-//  3. A value that is stored outside is computed there if nothing else writes
-//     there in between and all readers of the old content have run. An op that
-//     can overwrite its operand (AdamW) may read it. Else the store copies.
+//  3. A value that is stored outside is computed at its final place if nothing
+//     else writes there before the store and all readers of the old content
+//     have run. The value's own op may read the old content if it can overwrite
+//     its operand (AdamW). Else the store copies.
 //  4. A part of a concatenation is computed in its range of the whole if its op
-//     can leave space between rows and one of these is true: part and whole are
-//     in the backward or the gradient exchange; the part is computed only from
-//     outside memory (a decoded weight, gathered or not); the whole is only the
-//     start of a sum (reorder-accumulation). Other forward concatenations copy,
-//     so that they can be dropped and recomputed separately.
-//  5. A result takes over a tied operand unless a value that shares a byte with
-//     it is read at the op (except through the tie) or later, or is being
-//     copied to the host. A sum may continue in a range of a whole; a row op
-//     takes over only whole buffers, as rematerialize assumes.
+//     can leave space between rows and one of these is true:
+//      - part and whole are in the backward or the gradient exchange;
+//      - the part is computed only from weights or other outside memory;
+//      - the whole is only the start of a sum (reorder-accumulation).
+//     Other forward concatenations copy, so that their parts can be dropped and
+//     recomputed separately.
+//  5. A result overwrites the operand that it is tied to (MemoryTie), unless
+//     the operand's bytes are read by another operand of the op or by a later
+//     op, or are being copied to the host. A sum may continue in a range of a
+//     whole; a row op overwrites only whole buffers, as rematerialize assumes.
 //  6. All other values have separate memory.
 
 #ifndef QLORA_COMPILER_GRAPH_STEPMEMORY_H

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Determines how many CPUs this process may use, and how many compute threads
-// its rank has. The number of threads is the first given of:
-//
-//   --threads N        for each rank
-//   OMP_NUM_THREADS    for each process, as in every OpenMP program
-//   otherwise          the CPUs that this process may use, divided among the
-//                      ranks of this machine
+// its rank has. The number of threads comes from --threads, else from the
+// environment variable OMP_NUM_THREADS. If neither is given, the CPUs that this
+// process may use are divided among the ranks of this machine.
 //
 // A process may use the CPUs of its affinity (taskset, Slurm, cpusets), up to
 // the quota of each of its control groups (docker --cpus, a Kubernetes limit).

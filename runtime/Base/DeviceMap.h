@@ -27,11 +27,9 @@ struct MappedMesh {
   std::string map = "balanced";
 };
 
-/// Combines --parallel of `options` (not auto) with `deviceMap` (empty, a word
-/// or a path) for `ranks` ranks. A map with one device adds no pipeline.
-/// Returns kInvalidArgument if the file is not a device map, if a device is the
-/// CPU or a disk, if the axes of --parallel do not divide the ranks, or if
-/// --parallel has another number of stages than the map.
+/// Combines --parallel of `options`, which is not auto, with `deviceMap`, which
+/// is empty, a word or a path. A map with one device adds no pipeline. Fails if
+/// the map is invalid, or conflicts with --parallel or the number of ranks.
 StatusOr<MappedMesh> mappedMesh(const Options &options,
                                 const std::string &deviceMap, int64_t ranks);
 

@@ -49,16 +49,17 @@ private:
 
 // Resident memory of this process, as Linux counts it. If local ranks share the
 // pages of a base, every rank's count includes them. The peak of a CPU rank is
+// the sum of
 //
-//   its arenas + process memory before the arenas + kFirstStepBytes
+//   arenas            in a plan, all bytes; in a run, the bytes that the run
+//                     will touch (Predict/ResidentMemoryEstimate.h)
+//   process memory    before the arenas: code of the program and its libraries,
+//                     their allocations, prepared kernels, train.so, tokens.
+//                     qlora-run measures it before it reads weights.
+//   kFirstStepBytes   code that first runs in a step, with generated kernels
 //
-// A plan counts all bytes of the arenas. A run knows its data and counts only
-// the bytes that it will touch (Predict/ResidentMemoryEstimate.h). The memory
-// before the arenas is the code of the program and its libraries, their
-// allocations, prepared kernels, train.so and the tokens; qlora-run measures it
-// before it reads weights. kFirstStepBytes is the code, with generated kernels,
-// that first runs in a step. The buffers for reading weights do not add to the
-// peak: they are freed before the first step touches the other arenas.
+// The buffers for reading weights do not add to the peak: they are freed before
+// the first step touches the arenas that hold no weights.
 
 struct ProcessMemory {
   uint64_t residentBytes = 0; ///< VmRSS
@@ -78,7 +79,8 @@ inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 inline constexpr uint64_t kFirstStepBytes = uint64_t{8} << 20;
 
 /// Returns the predicted peak resident bytes of a rank with `arenaBytes` of
-/// arenas and `processBytes` before them. Accurate to 5 % and 64 MiB.
+/// arenas and `processBytes` before them. The measured peak may differ by 5 %
+/// of the prediction plus 64 MiB (bench/ours.py).
 constexpr uint64_t predictedPeakBytes(uint64_t arenaBytes,
                                       uint64_t processBytes) {
   return arenaBytes + processBytes + kFirstStepBytes;

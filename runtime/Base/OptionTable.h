@@ -16,26 +16,29 @@
 
 namespace qlora {
 
-/// The accepted text -> the canonical JSON value, if it is not the same.
+/// Type of an option. Comments give the accepted text and, after an arrow, the
+/// canonical JSON value if it differs from the text.
 enum class OptionType {
   kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
   kInt,       ///< integer, or a word of `choices` (kept as text)
   kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
   kString,    ///< any text
-  kPath,      ///< file or folder, relative as its scope says; empty: none; a
-              ///< word of `choices` is kept as text
-  kPaths,     ///< repeatable kPath, each optionally with a weight after a
-              ///< colon; a list in YAML, of paths or of {path, weight} -> one
-              ///< path, or an array of {path, weight}
+  /// File or folder; empty: none. OptionScope has the folder to which paths are
+  /// relative. A word of `choices` is kept as text.
+  kPath,
+  /// One or more paths, each with an optional weight. A flag has PATH or
+  /// PATH:WEIGHT, and may be repeated. YAML has one path, or a list of paths or
+  /// of {path, weight} -> one path, or an array of {path, weight}.
+  kPaths,
   kChoice,    ///< one of `choices`
   kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
               ///< kAutoSize
   kNames,     ///< list of names: [a, b] or a,b -> array
   kTargets,   ///< PEFT's target_modules: "all-linear" or a regular expression
               ///< -> string; a list of names -> array
-  kLengths,   ///< one positive integer or a list -> ascending array
-  kTokens,    ///< one number or a list, each once -> array in that order
-  kNumbers,   ///< one number or a list -> array in that order
+  kLengths,   ///< different positive integers -> ascending array
+  kTokens,    ///< integers without duplicates -> array in that order
+  kNumbers,   ///< one integer or a list -> array in that order
   kNumberMap, ///< {name: number} -> object
   kTextMap,   ///< {name: text}, or name=text,name=text -> object
 };

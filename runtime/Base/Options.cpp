@@ -51,8 +51,8 @@ static std::string plainText(const json &value) {
   return text;
 }
 
-/// Whether the option is an input file. Two different files are an error. For
-/// other options the last value wins, as in argparse.
+/// Whether the option is an input file. A command line with two different files
+/// for it is refused. For other options the last value wins, as in argparse.
 static bool isInput(const OptionRow &row) {
   return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
 }
@@ -176,7 +176,8 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
-  // A file that sets most options was written by resolvedYaml() of any version.
+  // A file with most options was written by resolvedYaml(): users set only a
+  // few. Earlier versions wrote names that are refused now.
   const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =

@@ -56,8 +56,8 @@ public:
   /// Applies JSON from recorded(). Other keys become recordedMetadata().
   Status applyRecorded(std::string_view text);
 
-  /// Applies a YAML file. Paths are relative according to their scope
-  /// (OptionTable.h). `~` or null resets an option to its default.
+  /// Applies a YAML file. OptionScope has the folder to which paths are
+  /// relative. `~` or null resets an option to its default.
   Status applyYaml(const std::string &path);
 
   /// Applies entries read from `path`. A tool may have translated their names
@@ -139,8 +139,9 @@ private:
   std::map<std::string, Value, std::less<>> values;
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   bool isCompiled = false;
-  /// YAML values that differ from the compiled program, by option, until a flag
-  /// overrides them. validate() returns the first.
+  /// Per option: the error for a YAML value that differs from the compiled
+  /// program. A flag for the option removes its error. validate() returns the
+  /// first error that is left.
   std::map<std::string, Status> contradictions;
 };
 

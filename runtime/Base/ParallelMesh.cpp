@@ -127,8 +127,7 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether a group's ranks are consecutive. If the ranks of two axes are, one
-/// axis's size must divide the other's.
+/// Whether the ranks of a group are consecutive.
 static bool followEachOther(qlora_group group) {
   return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
          group == QLORA_GROUP_EP;
@@ -143,7 +142,8 @@ static Status checkTogether(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Checks that sizes of groups of consecutive ranks divide each other.
+/// Checks axes whose ranks are consecutive: for each two of them, one size must
+/// divide the other.
 static Status checkSizes(const ParallelMesh &mesh) {
   for (const Axis &axis : kAxes)
     for (const Axis &other : kAxes) {
@@ -159,8 +159,9 @@ static Status checkSizes(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether an axis may have size `number` in a mesh of `ranks` ranks. All axes
-/// of candidates() have consecutive ranks.
+/// Whether an axis of candidates() may have size `number` in a mesh of `ranks`
+/// ranks. If another axis of its group has a size, only that size is possible.
+/// Otherwise, any divisor of `ranks` is.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
   const int64_t known = ranksOf(mesh, axis.group);

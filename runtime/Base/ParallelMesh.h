@@ -49,10 +49,11 @@ struct ParallelMesh {
   /// number, or two axes that cannot be combined or have conflicting sizes.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Returns meshes of `ranks` ranks, the simplest first. Each rank has
-  /// different rows, so that the global batch stays the same. zero2 requires
-  /// `trainsModel`. `experts`: the number of experts of each layer, or the
-  /// common divisor of the numbers if layers differ; 0: no experts.
+  /// Returns meshes for a run of `ranks` ranks, the simplest first. Their axes
+  /// are fsdp, zero1, zero2 and ep. Ranks of these axes have different rows, so
+  /// all meshes have the same global batch. zero2 requires `trainsModel`.
+  /// `experts`: the number of experts of each layer, or the common divisor of
+  /// the numbers if layers differ; 0: no experts.
   static std::vector<ParallelMesh>
   candidates(int64_t ranks, bool trainsModel = false, int64_t experts = 0);
 

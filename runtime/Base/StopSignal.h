@@ -21,8 +21,8 @@ bool isSaveAsked();
 void answerSaveSignal();
 void ignoreSaveSignal();
 
-/// Returns SIGINT or SIGTERM if a stop signal arrived, else 0. A run that such
-/// a signal ends exits with 128 + the signal: 130 or 143.
+/// Returns the first stop signal that arrived, or 0. SIGHUP counts as SIGTERM.
+/// A run that the signal ends exits with 128 + the signal: 130 or 143.
 int stopSignal();
 
 } // namespace qlora

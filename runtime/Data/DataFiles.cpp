@@ -19,9 +19,9 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Returns whether any rank is still working. All ranks call this together
-/// every second, so that no call waits longer for a working rank. Fails if a
-/// rank has died.
+/// Returns whether any rank is still working. All ranks call this together.
+/// Working ranks call it every second, so the call of a waiting rank takes at
+/// most about a second. Fails if a rank has died.
 static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   int64_t working[] = {thisWorks};
   QLORA_RETURN_IF_ERROR(group.sum(working));

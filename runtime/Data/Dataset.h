@@ -106,8 +106,9 @@ public:
   /// micro-batches of an epoch's last step. Slow: computes every layout.
   double meanLabels(int64_t step, const StepShape &shape);
 
-  /// Fraction of padding in an epoch, or in the steps with its first 4,096
-  /// micro-batches. Returns nullopt for a token file, whose padding is fixed.
+  /// Fraction of padding in an epoch. Only the first steps of a long epoch are
+  /// counted, until they have 4,096 micro-batches. Returns nullopt for a token
+  /// file, whose padding is fixed.
   std::optional<double> paddingShare(const StepShape &shape);
 
 private:

@@ -3,9 +3,9 @@
 // Determines which rows share a micro-batch, from the lengths of rows alone.
 // The result is equal on all ranks for the same file and seed.
 //
-// Micro-batch i of step s is number s K N + i of a pass, for K accumulated
-// micro-batches on each of N ranks; ranks with the same rows count as one.
-// MicroBatchAssignment.h assigns micro-batches to ranks. Three orders:
+// A step has K N micro-batches: K accumulated micro-batches on each of N ranks,
+// where ranks with the same rows count as one. MicroBatchAssignment.h assigns
+// them to ranks. There are three orders:
 //
 //   whole         a token file's own order; it restarts at its end, even
 //                 inside a step
@@ -15,12 +15,13 @@
 //   step packing  the rows of a padded step in new micro-batches of one
 //                 sequence each (StepPacking.h)
 //
-// The last step of an epoch has the remaining rows. Missing rows and
-// micro-batches are unlabelled padding, which does not affect the mean loss.
+// Except in the order `whole`, the last step of an epoch has the remaining
+// rows. Missing rows and micro-batches are unlabelled padding, which does not
+// affect the mean loss.
 //
 // In lockstep, ranks run the same entries at the same time. The k-th
-// micro-batches of all ranks have the shape of the largest. In a pass in file
-// order, such as an evaluation, these are numbers k N to k N + N - 1.
+// micro-batches of all ranks have the shape of the largest. An evaluation reads
+// the file in order, N micro-batches at a time.
 
 #ifndef QLORA_RUNTIME_DATA_SCHEDULE_H
 #define QLORA_RUNTIME_DATA_SCHEDULE_H
@@ -51,12 +52,13 @@ struct StepShape {
   bool operator==(const StepShape &) const = default;
 };
 
-/// The rows of a micro-batch. The rows of a sequence are consecutive; the
-/// remaining tokens are padding.
+/// The rows of a micro-batch. In a sequence, rows follow each other without
+/// gaps, and the remaining tokens are padding.
 struct BatchLayout {
   BatchShape shape;
-  /// The rows of each sequence, at most shape.batch. If a row has several
-  /// sequences, `lines` contains only its first one.
+  /// Per sequence: the rows in it. A row that takes several sequences, such as
+  /// a preference pair (Options::linesOfRow), is listed for its first sequence,
+  /// and its other sequences have no element.
   std::vector<std::vector<int64_t>> lines;
 };
 

@@ -171,7 +171,8 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const WatchListener &everySecond) {
   if (SafetensorsFile::open(path).isOk()) {
     std::error_code error;
-    // Mark as recently used. In a read-only folder, nothing is deleted anyway.
+    // Mark the file as recently used. Errors are ignored: a folder that cannot
+    // be written needs no marks, because no file is deleted there.
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);
     return Status::ok();
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Properties of a data file that affect compilation. The compiler uses these
-// functions, and the names of its cached programs depend on them.
+// Properties of data files that affect compilation. The names of cached
+// programs depend on these properties too.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENFILES_H
 #define QLORA_RUNTIME_DATA_TOKENFILES_H

@@ -49,7 +49,7 @@ struct DeviceOptions {
   size_t run = 0;              ///< index of this run in the sweep
   KernelObserver *observer = nullptr; ///< null: nothing is observed
   int threads = 0;    ///< compute threads of this rank; 0: OpenMP's default
-  int ranks = 1;      ///< size of DP, for devices that only count
+  int ranks = 1;      ///< number of ranks of a run on the null device
   int ordinal = 0;    ///< GPU index on this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
   std::vector<std::string> disabledKernels; ///< names of rows of Kernels.def
@@ -154,7 +154,7 @@ public:
   Status synchronize();
 
   /// Waits for earlier entries, then times every command of later entries. A
-  /// GPU then runs commands one at a time, without a graph.
+  /// GPU then runs without graphs, and one kernel at a time (Cuda/CudaTimer.h).
   Status startTiming();
   /// Stops timing, waits for all entries, and returns times of the commands.
   StatusOr<std::vector<TimedCommand>> finishTiming();
@@ -184,8 +184,8 @@ public:
 
 protected:
   // Implemented by drivers. Operands are checked and in ABI order.
-  /// Whether other ranks exist. If not, their number comes from
-  /// DeviceOptions::ranks.
+  /// Whether each rank of the run is a process. The null device simulates one
+  /// rank of DeviceOptions::ranks ranks.
   virtual bool hasRanks() const { return true; }
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,

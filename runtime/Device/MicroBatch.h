@@ -36,7 +36,8 @@ struct MicroBatch {
   bool hasOneSegment = false;
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
-  /// Number of mismatched answers (KtoKlPairs.h), the last sequences.
+  /// Number of sequences with a mismatched answer (KtoKlPairs.h). They come
+  /// after all other sequences.
   int64_t mismatchedLines = 0;
 
   /// Resizes to `shape` and makes every token padding.

@@ -8,21 +8,29 @@
 //
 //   launch + max(arithmetic + decode, memory) + waiting + packing + functions
 //
-// A kernel overlaps its memory traffic with its arithmetic (the roofline).
-// Exponentials and packing do not overlap: they need the same cores. Packing
-// copies a GEMM's second operand into blocks, which matters if c has few rows.
-// `waiting` is the memory traffic of panel_matmul: a panel's weight is read
-// before it is multiplied, and rows of a and c come from caches shared by all
-// cores. On a GPU, other warps run while a warp waits, so the time is
+//   launch       starting a kernel on the rank's threads, and joining them
+//   arithmetic   matmuls and attention
+//   decode       quantized weights, decoded in cache
+//   memory       traffic that overlaps with arithmetic (the roofline)
+//   waiting      traffic of panel_matmul: a panel's weight is read before it is
+//                multiplied
+//   packing      a GEMM's second operand is copied into blocks; this matters if
+//                c has few rows
+//   functions    exponentials and similar ones: they need the same cores as
+//                arithmetic
 //
-//   launch + max(arithmetic, instructions, memory)
+// On a GPU, other warps run while a warp waits. So more overlaps:
 //
-// A kernel that only moves memory issues kRowInstructions instructions per
-// byte. The rates come from the device profile (DeviceProfile.h). On a CPU the
-// estimate is right within a factor of about 1.5. That suffices for decisions:
-// a GEMM costs a hundred times a norm, and equal ops get equal times. Not
-// modelled: GEMMs too small to fill the cores, and caches (all reads come from
-// memory, unless withCached is used).
+//   launch + max(arithmetic, decode, instructions, memory)
+//
+// `instructions` are counted for kernels without matmuls. A kernel that only
+// moves memory issues kRowInstructions per byte. The rates come from the device
+// profile (DeviceProfile.h).
+//
+// On a CPU the estimate is right within a factor of about 1.5. That suffices
+// for decisions: a GEMM costs a hundred times a norm, and equal ops get equal
+// times. Not modelled: GEMMs too small to fill the cores, and caches. All reads
+// come from memory, unless withCached is used.
 
 #ifndef QLORA_RUNTIME_KERNELS_COSTMODEL_H
 #define QLORA_RUNTIME_KERNELS_COSTMODEL_H
@@ -109,8 +117,8 @@ double busSeconds(double bytes, const DeviceProfile &device);
 /// Assumed size of the cache that all cores of a CPU share.
 constexpr double kCacheBytes = 32 << 20;
 
-/// Returns `work` on a CPU if `bytes` of its input have just been written: the
-/// bytes that fit in the cache are read from the cache.
+/// Changes the work of a CPU kernel whose input includes `bytes` that have just
+/// been written: the bytes that fit in the cache are read from the cache.
 Work withCached(Work work, double bytes);
 
 /// Work of a kernel without matmuls: a generated kernel, or a loop over rows.

@@ -42,7 +42,9 @@ void SweepTurns::begin(size_t run) {
 }
 
 Status SweepTurns::run(size_t number, SweepEntry &entry) {
-  releaseThreads(); // this thread's pool, used since the last entry
+  // End the OpenMP threads of this run's thread. The entry runs on the threads
+  // of the thread that calls runEntries().
+  releaseThreads();
   Lock lock(mutex);
   Run &run = runs[number];
   if (run.entries == 0)

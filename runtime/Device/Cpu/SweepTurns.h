@@ -100,7 +100,8 @@ private:
   std::vector<Run *> group; ///< runs whose entries run together
   std::vector<LaunchTogether> products; ///< next shared matmul per `group` run
   HostMemory shared;
-  static constexpr size_t kEntries = SIZE_MAX; ///< `turn` for runEntries()
+  /// Value of `turn` if runEntries() has the turn, not a run.
+  static constexpr size_t kEntries = SIZE_MAX;
 };
 
 } // namespace qlora

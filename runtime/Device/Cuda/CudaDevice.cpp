@@ -19,8 +19,8 @@
 
 namespace qlora {
 
-/// Bytes of the pinned transfer buffer: large, so that a copy takes much longer
-/// than the host's wait for its event.
+/// Bytes of the pinned transfer buffer. It is large, so that waits for events
+/// take little time compared with the copies.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
 /// Maximum wait for work to end: once before an abort, once after it.

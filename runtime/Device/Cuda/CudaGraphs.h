@@ -28,9 +28,12 @@ class CudaGraphs {
 public:
   void create(const CudaDriver &driver, CUstream stream, size_t count);
 
-  /// Begins a run of the graph's work. If `isDirect`, and in the first run, the
-  /// following commands run one by one. Otherwise, they are captured, or the
-  /// graph is launched if it exists.
+  /// Begins a run of the graph's work:
+  ///
+  ///   isDirect                the following commands run one by one
+  ///   first run               the following commands run one by one
+  ///   next run                the following commands are captured
+  ///   graph was captured      launches the graph; no commands follow
   Status begin(size_t graph, bool isDirect);
   /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }

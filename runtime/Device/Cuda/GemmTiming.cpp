@@ -190,7 +190,8 @@ Status GemmTimer::record(const GemmSignature &signature,
   for (int launch = 0; launch < kLaunches && enqueued.isOk(); ++launch)
     enqueued = enqueue(signature, operands, choice, candidate);
   const Status ended = graphs.endCapture(candidate);
-  // The library may return any error when it breaks a capture.
+  // A library call that breaks the capture may return any error. The error of
+  // endCapture() tells whether the candidate is refused.
   if (enqueued.isOk() || isRefusal(ended))
     return ended;
   return ended.isOk() ? enqueued : ended.withContext(enqueued.message());

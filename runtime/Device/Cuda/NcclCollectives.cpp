@@ -20,8 +20,8 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Bound on an abort and on leaving the group. Launchers give ranks more time
-/// to end, so the cause is still reported.
+/// Maximum time for an abort, and for leaving the group. Launchers give ranks
+/// more time before they kill them, so a rank can still report its error.
 static constexpr auto kAbortBound = 1s;
 /// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
@@ -41,7 +41,8 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 }
 
 Status NcclCollectives::initialise() {
-  // Every rank reports this error, even if other ranks have already ended.
+  // Text of the error on every rank: judge() quotes it even if another rank has
+  // ended first.
   constexpr const char *kCall =
       "the GPUs cannot connect (each rank needs its own GPU, number "
       "LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";

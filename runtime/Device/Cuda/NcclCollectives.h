@@ -57,8 +57,9 @@ public:
   Status confirm() override;
   Status judge(Status failure) override;
 
-  /// Makes running collectives end with undefined results. Returns before they
-  /// end, because NCCL waits until graphs that hold collectives are destroyed.
+  /// Makes running collectives end with undefined results. Does not wait for
+  /// the abort, which runs on another thread: NCCL ends it only after graphs
+  /// with collectives are destroyed.
   void abort();
 
 private:

@@ -13,7 +13,11 @@
 
 namespace qlora {
 
-/// Loops over 16-bit floats: widen, narrow, and narrow from + beta * to.
+/// Loops over 16-bit floats:
+///
+///   widen     16-bit to f32
+///   narrow    f32 to 16-bit
+///   sum       to := from + beta * to, computed in f32; `to` is 16-bit
 #define QLORA_HALF_LOOPS(Name, Load, Store)                                    \
   QLORA_VECTOR static void widen##Name(const uint16_t *__restrict from,        \
                                        float *__restrict to, int64_t count) {  \

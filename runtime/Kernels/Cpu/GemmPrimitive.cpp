@@ -18,7 +18,8 @@ namespace qlora {
 
 using plans::GemmCopies;
 
-/// Queries the CPU: a query to oneDNN would already fix oneDNN's instructions.
+/// hidesTileSizes() queries the CPU, not oneDNN. Any earlier call of oneDNN
+/// would select its instruction set, and the limit would have no effect.
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {
     if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&

@@ -57,7 +57,7 @@ struct HeadPiece {
 /// The operands that determine the logits.
 struct HeadInputs {
   const void *hidden, *w;
-  const int32_t *targets; ///< token ids of the whole vocabulary
+  const int32_t *targets; ///< token ids, not relative to the shard
   HeadPiece piece;
   ReplacedLogits replaced = {};
 };

@@ -146,7 +146,8 @@ std::string PanelMatmul::sharedForm() const {
 /// The workspaces of the launches may be the same memory, so all launches use
 /// the slots of the largest one. The decoded panel, which has one size in all
 /// launches, comes first in a slot; sums and scratch of smaller launches fit
-/// after it. Launches that copy a do not run together.
+/// after it. If makeDense() copies an operand of a launch, the launches run one
+/// after the other.
 Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);

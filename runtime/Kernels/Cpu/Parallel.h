@@ -94,10 +94,10 @@ private:
   std::exception_ptr first;
 };
 
-/// Calls task(index, slot) once for each index in [0, count). At any time at
-/// most one task has a given slot, the index of its scratch, in [0, min(slots,
-/// threads)). Results must not depend on the slot. Library calls inside a task
-/// run on its own thread only.
+/// Calls task(index, slot) once for each index in [0, count). `slot` is the
+/// index of the task's scratch memory, below `slots` and below the number of
+/// threads. At any time, at most one task has a given slot. Results must not
+/// depend on the slot. Library calls inside a task run on its own thread only.
 template <typename Task>
 void parallelFor(int64_t count, int64_t slots, Task task) {
 #ifdef _OPENMP

@@ -21,7 +21,7 @@ struct Quantizer {
   /// and `codes` have space for one more element and are overwritten.
   float (*run)(int64_t block, int64_t count, float *values, int32_t *codes,
                uint8_t *packed);
-  bool isOnDevice; ///< whether the ops quantize, quantize_scales do it
+  bool isOnDevice; ///< whether Kernels.def's op `quantize` has this format
 };
 
 /// Returns null if the format has no quantizer.

@@ -156,7 +156,8 @@ void quantizeStored(const StoredLayout &layout, const ElementSource &source,
   std::vector<float> scales(static_cast<size_t>(layout.blocks));
   quantizeBlocks(layout, source, out, scales.data());
   if (layout.format().codedScales == CodedScales::kAlways) {
-    for (size_t i = 0; i < scales.size(); ++i) // the exponent
+    // A scale is a power of two, of which the exponent is stored.
+    for (size_t i = 0; i < scales.size(); ++i)
       out[layout.scales + static_cast<int64_t>(i)] =
           static_cast<uint8_t>(std::bit_cast<uint32_t>(scales[i]) >> 23);
     return;

@@ -8,9 +8,10 @@
 //   FP8        torchao's Float8WeightOnlyConfig from float32: a row's largest
 //              magnitude / 448, quotients rounded to nearest even; rows of
 //              zeros, which torchao makes NaN, stay zeros
-//   MXFP4      triton_kernels as transformers calls it: from bfloat16, with the
-//              smallest power of two as scale that clips nothing, at least
-//              largest magnitude / 6; values are rounded to nearest even
+//   MXFP4      triton_kernels as transformers calls it, from bfloat16: a
+//              block's scale is the smallest power of two that is at least its
+//              largest magnitude / 6, so no value is clipped; values are
+//              rounded to nearest even
 //
 // Math/NF4Quantize.h has the arithmetic of NF4, which CUDA shares, and the
 // offset of scales. One thread quantizes a block, so bits do not depend on the
@@ -30,7 +31,7 @@ namespace qlora {
 
 /// Whether weights can be quantized to this format on load.
 bool isQuantizer(qlora_dtype dtype);
-/// Whether the ops quantize and quantize_scales support this format.
+/// Whether `quantize` and `quantize_scales` of Kernels.def have this format.
 bool hasDeviceQuantizer(qlora_dtype dtype);
 
 /// The 256 values of bitsandbytes' signed dynamic map, ascending.

@@ -164,7 +164,8 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   const int64_t first = request.constant("first");
   const int64_t second = request.constant("second");
   const int64_t run = request.constant("run"), ldx = request.constant("ldx");
-  // `piece`: contiguous elements of x, a whole run or one row of a longer run.
+  // A run is `run` elements, which stay together. One memcpy moves `piece`
+  // elements: a run, or a row of x if a run has several rows.
   const int64_t piece = std::min(run, columns), ofRun = run / piece;
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *x = bufferOf<const uint8_t>(args, 0);

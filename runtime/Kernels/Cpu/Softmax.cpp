@@ -18,9 +18,9 @@ namespace qlora {
 // Lanes -----------------------------------------------------------------------
 //
 // Sixteen values that are computed together, with the vector extension of GCC
-// and clang: all instruction sets support it; AVX-512 holds it in one register.
-// Used in loops that compilers do not vectorise well. Callers are QLORA_VECTOR;
-// these functions are inlined into each variant of a caller.
+// and clang. It works on all instruction sets; with AVX-512, the sixteen values
+// are one register. Used in loops that compilers do not vectorise well. Callers
+// are QLORA_VECTOR; these functions are inlined into each variant of a caller.
 
 inline constexpr int64_t kLanes = 16;
 
@@ -78,7 +78,8 @@ QLORA_LANES_INLINE void storeLanesBF16(const FloatLanes &from, uint16_t *to) {
 // Rows ------------------------------------------------------------------------
 
 /// x := e^x, like qlora_exp, but 0 for x below -87 and infinity for results
-/// from 2^127.5 on. In this range 2^n is one factor, instead of two.
+/// from 2^127.5 on. So n of the factor 2^n is small enough for one f32, and
+/// qlora_exp's second factor is not needed.
 QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   const FloatLanes clamped = x > 89.0f ? FloatLanes{} + 89.0f : x;
   const FloatLanes shifted = clamped * 1.44269504f + 12582912.0f;

@@ -132,8 +132,9 @@ namespace {
 struct StatePlace {
   SmallVector<int64_t> shape;
   int64_t offset = 0; ///< elements into the state
-  int64_t piece = 0;  ///< elements of a rank's shard; 0: not sharded
-  int64_t first = 0;  ///< the tensor's first element in the joined shards
+  /// `piece`: elements of a rank's shard; 0: not sharded. `first`: index of the
+  /// tensor's first element in the concatenated shards.
+  int64_t piece = 0, first = 0;
 };
 } // namespace
 

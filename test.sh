@@ -5,7 +5,8 @@
 #
 #   quick  every change: at most 15 minutes on two cores (the default)
 #   full   before a merge: quick and the rest, except soak
-#   soak   long forms, faults of hosts, launchers, ThreadSanitizer: a night
+#   soak   longer versions of tests, failures of hosts, launchers,
+#          ThreadSanitizer: a night
 #
 # All tests are ctest's: `ctest --test-dir build -R NAME`, `--rerun-failed` and
 # `-L full` work as usual (docs/internals/testing.md).

@@ -333,8 +333,9 @@ foreach(mesh zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 zero2=2,tp=2,pp=2
 endforeach()
 
 # ----------------------------------------- the runtime alone, under sanitizers
-# sanitized(tree tier seconds sanitizers build test...) adds the test `build`,
-# which builds the tests in build/`tree` without LLVM, and one test for each.
+# sanitized(tree tier seconds sanitizers build test...) adds a test named
+# `build`, which builds each `test` in the folder build/`tree`, without LLVM. It
+# also adds a test named `tree`-`test` that runs each of them.
 function(sanitized tree tier seconds sanitizers build)
   set(folder ${CMAKE_BINARY_DIR}/${tree})
   test_case(${build} ${tier} ${seconds}
@@ -374,7 +375,7 @@ string(APPEND faults :Supervisor.ARankThatCannotBeStarted*)
 set_tests_properties(${threaded} PROPERTIES ENVIRONMENT
   "OMP_NUM_THREADS=1;GTEST_FILTER=-CudaRanks*:CudaDeviceRanks*:Nccl*:${faults}")
 
-# --------------------------------------------------------------- long forms
+# ------------------------------------------------ longer versions of tests
 e2e(matrix soak 14400 matrix.py)
 e2e(hosts-rounds soak 3600 hosts.py --rounds 100)
 set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)

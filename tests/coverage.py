@@ -73,9 +73,9 @@ def decisions(branches):
 
 
 def gcov(files):
-    """Yields the lines of the six folders that gcov lists for notes or counts:
-    place, count, and a place and a count for each branch. Functions of one
-    line, such as instances of a template, share its branches."""
+    """Runs gcov on files of notes or counts. Yields for each listed line of the
+    six folders: its place, its count, and a list of the place and the count of
+    each branch. The instances of a template have the same places."""
     done = subprocess.run(
         ["gcov", "--json-format", "--stdout", "--branch-probabilities",
          *files], check=False, capture_output=True, text=True)

@@ -25,8 +25,9 @@ struct StoredPart {
   std::optional<SafetensorsDtype> dtype;
   std::vector<int64_t> shape; ///< only the byte count matters for a view
   int64_t offset = -1;        ///< offset in the layout; -1: see `arrange`
-  /// Changes the tensor's `bytes` in place, at `offset`, or refuses them. If
-  /// there is no offset, writes them to the weight, which begins at `out`.
+  /// Converts the tensor's `bytes`, or refuses them. If `offset` is set, they
+  /// are in the layout at `offset`, and are changed in place. Otherwise they
+  /// are a temporary copy, which is written into the layout at `out`.
   std::function<Status(std::span<uint8_t> bytes, uint8_t *out)> arrange = {};
 };
 

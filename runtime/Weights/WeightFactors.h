@@ -4,13 +4,14 @@
 // compiler records which adapters need them (kAdapterFactorsAttr in
 // dialects/Model/Model.h). Q(W) is the quantized weight:
 //
-//   pissa, pissa_niter_N, olora   the base becomes W' = W - scale * B A in the
-//                                 type of the file
-//   loftq                         B A is about W - Q(W); the base stays
+//   pissa, pissa_niter_N, olora   the base W is replaced by W' = W - scale * B
+//                                 A, rounded to the type of the file
+//   loftq                         B A approximates W - Q(W); the base stays W
 //
 // Each weight is decomposed by one rank, which sends the factors to the others,
-// so that all ranks have the same bits. A rank stores A and B of all weights,
-// and needs memory for one weight in f32 at a time and for LowRank.h.
+// so that all ranks have the same bits. A rank stores A and B of all weights.
+// For one weight at a time, it also stores the weight in f32 and the temporary
+// matrices of its decomposition (LowRank.h).
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
 #define QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H

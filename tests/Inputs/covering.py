@@ -68,8 +68,8 @@ def make_linears(model):
 
 
 def quantize_on_load(model, options):
-    """Replaces the layers' linears, and experts if requested, by the values of
-    their codes."""
+    """Quantizes the weights of the layers' linears, and of experts if
+    requested. Then replaces each weight by its decoded values."""
     from bitsandbytes import functional as F
 
     if not options:
@@ -120,8 +120,9 @@ def as_in_files(tensor, row):
 
 
 def factored(model, row):
-    """PiSSA: rounds the weights' residual to the type of the files, or
-    quantizes it from that. Also returns the residual before that."""
+    """Attaches PEFT's PiSSA adapter. Rounds the residual of each weight to the
+    type of the files, and then quantizes it if the row quantizes on load. Also
+    returns the residuals without rounding."""
     exact_svd()
     model = peft.get_peft_model(model, peft.LoraConfig(
         task_type="CAUSAL_LM", lora_dropout=0.0,
@@ -154,9 +155,9 @@ def rounds_apart(model, rest, row, ids):
 
 
 def adapted(model, row, seed):
-    """Returns PEFT's model with the first adapter, its parameters by the names
-    that PEFT saves, and weights that loading the adapter changes. Without an
-    adapter: the model and its own parameters."""
+    """Returns PEFT's model with the initial adapter, its trainable parameters
+    by the names that PEFT saves, and for PiSSA the residuals of factored().
+    Without an adapter: the model and its own parameters."""
     options = lora_options(row)
     if row["adapter"] == "pissa":
         return factored(model, row)

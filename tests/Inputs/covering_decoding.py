@@ -24,7 +24,8 @@ def decode_bnb4(tensors, module):
 
 
 def decode_scaled(tensors, module):
-    """The shape of the scales says which elements have one."""
+    """Finds out from the scales' shape whether the tensor, each row or each
+    tile has a scale."""
     codes = tensors[f"{module}.weight"]
     scales = tensors[f"{module}.weight_scale"]
     rows, columns = (
@@ -46,7 +47,8 @@ DECODERS = {".weight.absmax": decode_bnb4, ".weight_scale": decode_scaled,
 
 
 def check_decoding(row, seed):
-    """Checks that others decode stored weights as covering_formats does."""
+    """Checks that DECODERS decode a stored model to the weights that
+    covering_formats.py gives the decoded model."""
     with tempfile.TemporaryDirectory() as work:
         for name, decoded in (("stored", False), ("decoded", True)):
             write_model(os.path.join(work, name), family_of(row),

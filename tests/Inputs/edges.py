@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 
 """Measures how near a model comes to discontinuities: a token's choice of
-experts, and the limits of a clamp, outside which the gradient is zero. A case
-that rounding or training could move across one is no golden case: ranks that
-add in another order would be on the other side."""
+experts, and the limits of a clamp, outside which the gradient is zero. Golden
+cases must keep a distance from discontinuities. Otherwise a rounding error, for
+example from a sum over ranks, could have a large effect."""
 
 import contextlib
 

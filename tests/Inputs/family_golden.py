@@ -12,16 +12,18 @@ CASE_DIR/case.json has transformers' classes and their arguments (`hf_config`,
     model/                the input of qlora-import
     train.yaml            the input of qloracc and qlora-run
     adapter_init/         the adapter before step 1, by PEFT
-    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T];
-                          with `segment`, the least and the most tokens of a
-                          segment, also position_ids and segment_ids
+    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T].
+                          If case.json has `segment` (the least and the most
+                          tokens of a segment), also position_ids and
+                          segment_ids
     nf4.safetensors       bitsandbytes' tensors of each linear, and the decoded
                           values
     expected.safetensors  logits before step 1, loss, gradient norm and learning
                           rate by step, gradients of step 1, the last adapter
 
-Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; their
-versions are written to case.json. Computed in float32, with eager attention.
+Needs torch, transformers, peft and safetensors, and bitsandbytes for 4 bits.
+Their versions are written to case.json. Computes in float32, with eager
+attention.
 Each segment of a packed row is a separate call, so that the longest row of a
 batch does not influence the others. A case with a value near a discontinuity is
 refused (edges.py). To change a case, change its case.json and run this again.
@@ -104,8 +106,9 @@ def quantize(model, options):
 
 
 def attach_adapter(model, case, folder):
-    """Zeros in B would hide A's gradient, and unchanged rows of the table would
-    hide that they are trained."""
+    """Attaches an adapter, and saves it in `folder`. Adds noise to B, because
+    A's gradient would be zero if B were. Also adds noise to trainable tokens,
+    so that a test notices if the base's values are used instead."""
     torch.manual_seed(case["seed"] + 3)
     model = peft.get_peft_model(model, peft.LoraConfig(
         task_type="CAUSAL_LM", lora_dropout=0.0, **case["lora"]))

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes a golden case of LLM.int8 with rounded activations from a case of
-LLM.int8, and shares its data.
+"""Writes a golden case of LLM.int8 with 8-bit activations. The model, adapter
+and batches are those of another golden case of LLM.int8.
 
     int8_golden.py FROM TO
 
-The forward and backward are bitsandbytes' Linear8bitLt with MatMul8bitLt, as on
-a GPU, computed by its ops for the CPU; on a CPU it would choose another
-function. Versions are in case.json.
+The reference is bitsandbytes' Linear8bitLt. On a GPU, it calls MatMul8bitLt; on
+a CPU, it would call MatMul8bitFp. This script makes it call MatMul8bitLt, whose
+ops also run on the CPU. Versions are in case.json.
 
-A value near the border between two codes may get either one, depending on
-float32 rounding before it. THRESHOLD is such that in the one step no value
-comes nearer than the fraction MARGIN of itself, which is printed. AdamW's
-epsilon is large: otherwise gradients that are rounding errors would make full
-steps.
+An activation near the border between two codes may get either code, depending
+on rounding errors in float32. With THRESHOLD, no activation of the single step
+comes so near: changing it by the fraction MARGIN changes no code. The script
+prints how many codes do change.
+
+AdamW's epsilon is large. Otherwise gradients that are only rounding errors
+would make full steps.
 """
 
 import json
@@ -34,7 +36,8 @@ functions.MatMul8bitFp = functions.MatMul8bitLt
 
 
 def quantize(model):
-    """As transformers does it: all linears but the head, from float16."""
+    """Quantizes all linears except the head from float16, as transformers
+    does."""
     for name, module in list(model.named_modules()):
         if not isinstance(module, torch.nn.Linear) or "lm_head" in name:
             continue
@@ -51,8 +54,8 @@ def quantize(model):
 
 
 def watch(model):
-    """Counts, call by call, outlier columns, and codes that would change with a
-    nearly equal value."""
+    """Counts for each call the outlier columns, and the codes that change if
+    the activations become larger or smaller by the fraction MARGIN."""
     seen = []
 
     def hook(module, arguments):
@@ -69,7 +72,8 @@ def watch(model):
 
 
 def write_yaml(source, to, values):
-    """Writes the options of `source`, replaced by `values`, with its data."""
+    """Writes train.yaml: the options of the case `source`, with paths to its
+    files. `values` replaces some of the options."""
     with open(os.path.join(source, "train.yaml")) as file:
         options = {name: json.loads(value) for name, value in
                    (line.split(":", 1) for line in file)}

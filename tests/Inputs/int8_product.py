@@ -3,9 +3,15 @@
 """Writes int8_product.safetensors: the results of bitsandbytes' MatMul8bitLt.
 
 Run by hand with torch, bitsandbytes 0.50.2 and safetensors, on a CPU with
-AVX-512; the output is committed. A case NAME.<threshold>.<type> holds `x`, `CB`
-and `SCB`, and `y`, the forward, `dy` and `dx`, the backward; all except CB in
-float32, rounded to the type before.
+AVX-512; the output is committed. The tensors of a case have the prefix
+NAME.THRESHOLD.TYPE:
+
+    x, CB, SCB   activations, the weight's codes and scales
+    y            result of the forward
+    dy, dx       gradients of y and of x
+
+CB is int8; all other tensors are stored in float32. The values of x, y, dy and
+dx were computed in TYPE.
 """
 
 import pathlib

@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes the golden case of an optimizer from another case, and shares its
-data.
+"""Writes the golden case TO of an optimizer. Its model and data are those of
+the case FROM.
 
     optimizer_golden.py OPTIM FROM TO
 
-LoRA with that --optim, with a higher learning rate for B. From a case of full
-fine-tuning: full fine-tuning with OPTIM muon for matrices. Needs what
-other_golden.py needs, for some OPTIM bitsandbytes or schedulefree too; their
-versions are in case.json. The adapter is llama-adamw8bit's. It has tensors
-below and above 4096 elements (from where bitsandbytes uses 8 bits) with partial
-last blocks, and nonzero B's. The optimizer's states after the last step are
-under `state.`.
+The case trains LoRA with --optim OPTIM and a higher learning rate for B. If
+FROM is a case of full fine-tuning, TO trains all weights, and OPTIM must be
+muon, which trains the matrices; AdamW trains the vectors.
+
+All LoRA cases start from the adapter of llama-adamw8bit. bitsandbytes uses 8
+bits for tensors of 4096 elements or more: the adapter has smaller and larger
+tensors. Their last blocks are partial, and no B is zero. expected.safetensors
+also has the optimizer's states after the last step, as `state.`.
+
+Needs what other_golden.py needs. Some values of OPTIM also need bitsandbytes or
+schedulefree. The versions are in case.json.
 """
 
 import importlib.metadata
@@ -33,8 +37,8 @@ ADAPTER_SEED = 11
 
 
 def muon(groups, lr):
-    """Computes its matmuls in float32, like this project; torch rounds to
-    bf16."""
+    """Returns torch's Muon, but with matmuls in float32, as in this project.
+    torch's own Muon rounds the operands to bf16."""
     from torch.optim import _muon
     class InFloat32:
         bfloat16 = torch.float32

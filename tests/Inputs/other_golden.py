@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes a golden case from another case, and shares its data.
+"""Writes a golden case TO with the model and data of the case FROM.
 
     other_golden.py full FROM TO        full fine-tuning, with decay
     other_golden.py loraplus FROM TO    a higher learning rate for B, by PEFT's
                                         LoRA+
     other_golden.py KIND FROM TO        adapters of KINDS, with the same model
 
-Needs torch, transformers, peft and safetensors, for 4 bits bitsandbytes too;
-their versions are in case.json. `full` has its own model folder, in float32, so
+Needs torch, transformers, peft and safetensors, and bitsandbytes for 4 bits.
+Their versions are in case.json. `full` has its own model folder, in float32, so
 that the result can be compared with PyTorch's values.
 
-Adapters that start at factors of the model have no first adapter in files, and
-singular vectors have no signs. For them the expected values are magnitudes of
-gradients, and the change of each adapted weight, as `delta.`.
+PiSSA, OLoRA and LoftQ compute the initial adapter from the model's weights, so
+these cases have no adapter file. Singular vectors are only determined up to
+their signs. So these cases expect magnitudes of gradients, and the change of
+each adapted weight, as `delta.`.
 """
 
 import json

@@ -16,9 +16,10 @@ micro-batch 0, or the first segment of a packed row:
                         parameters: how many PEFT trains; largest_difference:
                         of the logits; reference: versions
 
-Cases that came with these files have all rows of micro-batch 0. tests/e2e
-compares them (peft_logits.py), and lists the cases that PEFT cannot load.
-Needs torch, transformers, peft and safetensors.
+In some older cases, the tensors have all rows of micro-batch 0.
+tests/e2e/peft_logits.py compares both files with qlora-run's results, and lists
+the cases that PEFT cannot load. Needs torch, transformers, peft and
+safetensors.
 """
 
 import json
@@ -56,7 +57,8 @@ def save_adapter(case, folder):
 
 
 def load_adapter(model, case):
-    """PEFT only warns about unknown names."""
+    """Loads the trained adapter. Fails for names that PEFT does not know: PEFT
+    itself only warns about them."""
     with tempfile.TemporaryDirectory() as folder:
         tensors = save_adapter(case, folder)
         model = peft.PeftModel.from_pretrained(model, folder,
@@ -71,7 +73,8 @@ def load_adapter(model, case):
 
 
 def adapted_modules(model):
-    """A tied head shares the tokens of the embedding: PEFT saves them once."""
+    """Returns the names of the adapted modules. Leaves out a tied head: it
+    shares the embedding's tokens, which PEFT saves once."""
     kinds = ("lora_A", "modules_to_save", "token_adapter")
     return sorted(
         name for name, module in model.named_modules()

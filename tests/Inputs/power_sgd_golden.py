@@ -5,12 +5,19 @@
 
     power_sgd_golden.py
 
-DistributedDataParallel on two ranks (gloo), for matrices of two shapes, for
-ranks one and two of the approximation, each with a vector. torch draws a basis
-in step 0: the file has NAME.basis (Q over the ranks) and NAME.residual
-[ranks, ...] after it. Later steps have NAME.gradient [steps, ranks, ...] and
-the hook's mean, NAME.mean. NAME.basis_after and NAME.residual_after are from
-the last step. Metadata has the version of torch.
+DistributedDataParallel runs on P = 2 processes (gloo). A case has a matrix [n,
+m] that is approximated with rank r, and a vector. There are four cases: two
+shapes, each with r = 1 and r = 2. In the first compressed step, torch draws the
+basis Q. The file has for each case:
+
+    NAME.basis            [r, m]: Q after the first compressed step, transposed
+    NAME.residual         [P, n, m] after the first compressed step
+    NAME.gradient         [steps, P, n, m] of the later steps
+    NAME.mean             [steps, n, m]: the hook's mean of these gradients
+    NAME.basis_after      [r, m] after the last step
+    NAME.residual_after   [P, n, m] after the last step
+
+Metadata has the version of torch.
 """
 
 import os

@@ -8,15 +8,19 @@ model of another case.
 
 The loss of every micro-batch is the result of `compute_loss` of `DPOTrainer` or
 `KTOTrainer`, or of `ORPOTrainer.get_batch_loss_metrics`. Optimizer and schedule
-are torch's and transformers'. The adapter comes from FROM's folder, and is put
-into a new one by the trainer. So the reference is the base without an adapter,
-as with TRL's `peft_config`. If FROM is quantized, the base has the decoded
-values of its nf4.safetensors.
+are torch's and transformers'. The trainer makes a new adapter from
+`peft_config`, whose values are then replaced by those of FROM's adapter. So the
+reference model is the base without an adapter. If FROM is quantized, the base
+has the decoded values of its nf4.safetensors.
 
-A micro-batch has the chosen rows before the rejected ones. For kto it has some
-answers, then their prompts with the answers of the rows before, as
-`KTOTrainer` makes `KL_completion_ids`. For apo, its loss apo_zero_unpaired, all
-sequences are answers. BATCHES is another such case, whose tokens are used.
+The rows of a micro-batch are:
+
+    dpo, orpo   chosen sequences, then rejected sequences
+    kto         prompts with their answers; then the same prompts, each with the
+                answer of the row before (`KL_completion_ids` of `KTOTrainer`)
+    apo         prompts with their answers; the loss is apo_zero_unpaired
+
+BATCHES is the folder of another case with preferences, whose batches are used.
 Needs torch, transformers, peft, trl and datasets; their versions are in
 case.json.
 """

@@ -177,8 +177,8 @@ TEST(AttentionGrad, AgreesWithTheReference) {
 }
 
 /// Compares the gradients of cuDNN and of our CUDA kernel, both for the result
-/// of our forward. On a real GPU, sequences have a realistic length. On the
-/// software platform, they are shorter, because it takes seconds.
+/// of our forward. On a real GPU, sequences have a realistic length. They are
+/// shorter on the software platform, which would be too slow for that length.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaGpu::get())
     GTEST_SKIP() << CudaGpu::reason();

@@ -28,8 +28,9 @@ constexpr uint64_t kScratch = 1 << 16;
 bool isGpu() { return std::getenv("QLORA_CUDA_IMAGES"); }
 double slack() { return isGpu() ? 1.25 : 1.02; }
 
-/// Returns whether several candidates have the attributes of the chosen
-/// algorithm: in cuBLASLt 13.1, the first half of the bytes.
+/// Returns whether another candidate has the same attributes as the chosen
+/// algorithm. In cuBLASLt 13.1, the attributes are the first half of an
+/// algorithm's bytes.
 bool isToldByBytesOnly(const GemmChoice &choice) {
   const auto hasAttributesOfChosen = [&](const GemmAlgorithm &candidate) {
     return std::equal(candidate.choice.data, candidate.choice.data + 4,

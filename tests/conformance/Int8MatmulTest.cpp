@@ -75,7 +75,8 @@ void check(const Product &p, const std::string &implementation) {
       const int64_t i = row * (p.rows + p.gap) + column;
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
-      // The matmul can be larger than the result, its sum with beta * c.
+      // The result is the matmul plus beta * c. Both terms can be larger than
+      // the result, hence `+ 1`.
       const double limit =
           isExact ? 0
                   : tolerance(p.c, exact, int64_t(outliers) + 1, 0.5) +

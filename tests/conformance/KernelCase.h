@@ -39,10 +39,11 @@ inline double unitRoundoff(qlora_dtype dtype) {
   }
 }
 
-/// Returns the allowed difference from the reference: one rounding to the
-/// result's type for each of the two, plus the error of an f32 sum of `terms`
-/// products of at most `magnitude`. Partial sums, and rounding errors that do
-/// not cancel, each grow like the square root of `terms`.
+/// Returns the allowed difference between a kernel and the reference. Both
+/// round once to the result's type. The kernel also has the error of an f32 sum
+/// of `terms` products of at most `magnitude`. This error grows like `terms`:
+/// partial sums, and the sum of their rounding errors, each like its square
+/// root.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +

@@ -238,8 +238,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
       {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
       {20, 80, 64}, {6, 48, 32},
-      // Blocks as short as one SIMD lane's elements, full tiles with a
-      // remainder, and blocks that straddle rows of 16 and of 48 elements.
+      // Blocks of 32 elements, the run of one lane in Decode.cu, and shorter
+      // blocks; full tiles with a remainder; blocks that straddle rows.
       {9, 2048, 32}, {41, 64, 16}, {35, 512, 64}, {350, 48, 64}, {5, 16, 64}};
   for (const auto &s : shapes)
     for (qlora_dtype w : {NF4, BF16, F16, F32})

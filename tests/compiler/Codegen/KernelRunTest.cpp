@@ -266,7 +266,7 @@ TEST(KernelRun, Dropout) {
     EXPECT_NEAR(k[1].at(i), keep ? k[0].at(i) / 0.75 : 0, 1e-6);
   }
   // A value is kept with probability 0.75. So 236 of 315 values are expected,
-  // with a standard deviation of 7.7. The test allows for four of them.
+  // with a standard deviation of 7.7. Four standard deviations are allowed.
   EXPECT_NEAR(kept, 236, 31);
 }
 

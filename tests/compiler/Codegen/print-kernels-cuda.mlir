@@ -42,7 +42,7 @@ program.kernel @softmax attributes {columns = 2048 : i64,
 
 // A warp computes a narrow row in the warp's own range of the block's array. A
 // barrier of the warp completes the range before the next loop, which reads
-// elements that other lanes wrote. Values for all rows are read first. Warps
+// elements that other threads wrote. Values for all rows are read first. Warps
 // beyond the last row do nothing.
 
 // CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
@@ -129,10 +129,10 @@ program.kernel @numbers attributes {columns = 4 : i64,
   model.row_yield %y : tensor<4xf32>
 }
 
-// Aligned rows are loaded and stored in vectors of at most 16 bytes: one lane
-// per element. With 8 lanes, a warp handles 8 x 32 columns at a time. For 96
-// columns this would leave over half of the warp idle, so 4 lanes are used. A
-// value per row has no lanes. Adding a negated value becomes a subtraction.
+// Aligned rows are loaded and stored in vectors of at most 16 bytes. With 8
+// elements per thread, a warp handles 8 x 32 columns at a time. For 96 columns,
+// over half of its threads would be idle, so vectors have 4 elements there. A
+// value per row is no vector. Adding a negated value becomes a subtraction.
 
 // CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
 // CHECK: const float x1 = qlora_load_bf16(in1, int64_t(row));
@@ -170,8 +170,8 @@ program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
   model.row_yield %y : tensor<96xf32>
 }
 
-// The largest element of a row, integers loaded in lanes, and a value per row,
-// which only one thread stores.
+// The largest element of a row, integers loaded in vectors, and a value per
+// row, which only one thread stores.
 
 // CHECK-LABEL: // narrow: rows of 512 columns, a warp each, 8 a block.
 // CHECK: float max0_part = qlora_lowest();
@@ -206,10 +206,10 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
   model.row_yield %y, %max : tensor<2048xf32>, f32
 }
 
-// The random words of all lanes are drawn before the body, and compared as
-// integers: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. The second pass
-// recomputes them and the sigmoid, so neither needs an array. 256 threads of 8
-// lanes handle all 2048 columns at once, without a loop.
+// A thread draws the random words of its 8 elements before the body. Words are
+// compared as integers: `random >= 0.25` becomes `word >= 2^30`. The second
+// pass recomputes the words and the sigmoid, so neither needs an array. 256
+// threads handle all 2048 columns at once, without a loop.
 
 // CHECK-LABEL: // drawn: rows of 2048 columns, a block of 256 threads each.
 // CHECK-NOT: __shared__
@@ -248,7 +248,7 @@ program.kernel @drawn attributes {columns = 2048 : i64, aligned = 8,
   model.row_yield %z : tensor<2048xf32>
 }
 
-// Without lanes, each random number is drawn where it is used.
+// Without vectors, each random number is drawn where it is used.
 
 // CHECK-LABEL: // drawn_singly: rows of 3 columns
 // CHECK: const float random0 = qlora_uniform(seed, micro_batch, 9,

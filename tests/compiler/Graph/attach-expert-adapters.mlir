@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// PEFT's target_parameters: the A matrices of all experts are stacked, columns
-// of B are interleaved, and names have one base_layer for each later parameter
-// of the module.
+// PEFT's target_parameters. The A matrices of all experts are stacked, and the
+// columns of their B matrices are interleaved. If several parameters of a
+// module are adapted, each adapter wraps the previous ones, and so adds
+// `base_layer` to their names.
 
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 targets=["e.up","e.down"] module-targets=["q"]' | FileCheck %s
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 rslora=true targets=["down"] module-targets=["q"]' | FileCheck %s --check-prefix=ONE

@@ -7,9 +7,9 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --shard-trainable="ranks=3 adapters" --build-train-step --round-adapters --place-frozen-weights --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=BOTH
 
-// A and B have 256 elements each: a third is 352 bytes, rounded up to 384. One
-// shard is sent while the next gradient is computed. Each rank has only shards,
-// so the norm combines the lengths of all ranks' shards.
+// A and B have 256 elements each: a third is 342 bytes, rounded up to 384. A
+// gradient is reduced while the next one is computed. Each rank has only
+// shards, so the gradient norm combines the norms of all ranks' shards.
 // CHECK: %[[DB:.*]] = train.linear_weight_grad
 // CHECK: %[[B:.*]] = train.scatter_gradient @{{.*}}lora_B.weight, %[[DB]] {{.*}} : (tensor<64x4xf32>) -> tensor<96xf32>
 // CHECK: %[[DA:.*]] = train.linear_weight_grad

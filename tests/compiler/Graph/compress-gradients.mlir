@@ -5,8 +5,9 @@
 
 // FORM: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'int4', 1 and 1
 
-// 1024 statistics, which stay exact, and 8 rows of 1024. The first bucket ends
-// 16 elements after the 5th row, so the 6th row is sent with the second.
+// The gradients are 1024 statistics, which stay exact, and 8 rows of 1024. The
+// first bucket ends 16 elements after the 5th row. Only complete rows are sent,
+// so the 6th row is sent with the second bucket.
 
 // BF16: train.accumulate @a
 // BF16-NEXT: train.all_reduce 0 offset 0 elements 1024
@@ -24,7 +25,9 @@
 // BF16-NEXT: train.store_flat gradient, %[[W1]] {of_run, {{.*}}, row = 5 : i64}
 // BF16-NOT: train.all_reduce
 
-// Both buckets have 4 rows, that is 16 blocks of 256, 8 for each of two ranks.
+// For two ranks, a bucket must have an even number of rows, so the 5th row is
+// also sent with the second bucket. Both buckets then have 4 rows: 16 blocks of
+// 256, 8 for each rank.
 // INT8: train.all_reduce 0 offset 0 elements 1024
 // INT8-NEXT: %[[G:.*]] = train.flat gradient {{.*}} : tensor<16x256xf32>
 // INT8-NEXT: %[[E:.*]] = train.flat residual {{.*}} : tensor<16x256xf32>

@@ -18,11 +18,12 @@ model.parameter @a : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @b : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 
-// x, o, g and z are not encoded: the gradients of norm, attention and swiglu
-// read x, o and g, and z is the result of a matmul. n is read by two matmuls
-// that compute gradients of parameters, one of them through a sum; s is read by
-// one such matmul, through init. Both readers of n are in block 0, so n is
-// decoded once.
+// Encoded, because only matmuls for gradients of parameters read them:
+//   n   read for da and db (both in block 0, so n is decoded once)
+//   s   read for dc
+// Not encoded:
+//   x, o, g   also read for the gradients of activations dx, dv and dg
+//   z         the result of a matmul
 //
 // n and s have 8 x 64 values: 8 x (64 + 4) bytes each instead of 8 x 64 x 2.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
@@ -96,9 +97,9 @@ train.step accumulate batch 1 length 8 ["ids"] {
 }
 
 // m has readers in two blocks, so it is decoded once for each. k is not
-// encoded, because another matmul reads the gradient that is computed from it.
-// A column of one value would be larger if encoded. Values of the evaluation
-// are not saved.
+// encoded, because dk is not only accumulated: dy is computed from it. thin has
+// one value per row, so a code and a scale per row would be larger. Values of
+// the evaluation are not saved.
 // CHECK-LABEL: train.step accumulate batch 1 length 16
 // CHECK: %[[M:.*]] = model.add
 // CHECK-NEXT: %[[MC:.*]], %[[MS:.*]] = train.encode_rows %[[M]] : (tensor<1x8x64xf32>)

@@ -20,13 +20,15 @@
 // HALVES-COUNT-2: train.copy_to_host
 // HALVES-NOT: train.copy_to_host
 
-// Every activation has 64 tokens of 256 values. The backward reads x1 (it
-// crosses layers), n1 of layer 1, and x0 and n0 of layer 0. Values that layer 2
-// reads are not offloaded, because the backward needs them first. A copy takes
-// a microsecond, and each op at least a launch, so all copies are hidden. The
-// copy comes after the row ops that compute and read the value, so that the row
-// ops can be fused. The copy back starts with the layer before the reader, in
-// the order of the reads. No copy is more than one layer late.
+// Four values are offloaded: x0 and x1, which cross layers, and n0 and n1. The
+// values that layer 2 reads (x2, n2) are not, because the backward needs them
+// first. A copy takes less time than the ops of a layer, so all are hidden.
+//
+// * A copy to the host comes after the row ops that compute and read the value,
+//   so that these can be fused.
+// * Later ops wait for all copies to the host except the last two (`behind 1`).
+// * A copy back starts one layer before the layer that reads the value, in the
+//   order of the reads.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}
 // CHECK: %[[X0:.*]] = model.embedding
 // CHECK-NEXT: %[[N0:.*]] = model.rms_norm %[[X0]]

@@ -49,9 +49,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// Gradients that their ops add to the gradient arena (de, dw2) need no
-// activation memory. A gradient that another op continues (dw) does. First x is
-// alive, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
+// The ops of de and dw2 add their results directly to the gradient arena, so de
+// and dw2 need no activation memory. dw is the `init` of dw2, and needs 256 *
+// 256 * 4 bytes. First x is alive, then x and dw: 1 U + 4 U.
 // CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}

@@ -22,8 +22,8 @@ func.func @pairs(%h: tensor<2x16x128xf32> {model.input = "ids"},
 // -----
 
 // The token loss stays a partial sum. Every rank computes the complete router
-// loss, so it is divided by the number of ranks. A value that both attention
-// and tokenwise ops read exists in both forms.
+// loss, so it is divided by the number of ranks. Attention reads the segments
+// of all tokens, and other ops the segments of the rank's own tokens.
 // CHECK-LABEL: func.func @routers
 // CHECK-SAME: %[[SEGMENTS:[a-z0-9]*]]: tensor<2x8xi32> {model.input = "segments"}
 // CHECK: %[[P:.*]] = model.router_probs %{{.*}}, %[[SEGMENTS]] {{.*}} : (tensor<2x8x4xf32>, tensor<2x8xi32>) -> tensor<2x8x4xf32>

@@ -10,8 +10,8 @@
 // ONE-NOT: chunks
 // ZERO: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 0 chunks of 1 runs of sequences for 1 parts of 3 stages
 
-// Two stages follow the first one: two forwards before the first backward,
-// whose gradient arrives after the third chunk is sent.
+// This is the first of three stages. It sends all three chunks before it
+// receives the first gradient, because two more stages process a chunk first.
 // CHECK: train.step accumulate batch 6 length 4 ["ids", "targets"] attributes {chunks = 3 : i64{{.*}}in_flight = 3
 // CHECK: (%[[IDS:.*]]: tensor<6x4xi32>, %{{.*}}: tensor<6x4xi32>):
 // CHECK: model.weight @table

@@ -14,9 +14,9 @@
 
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 3 launches ahead, 5 events
 
-// The first launch needs memory without an earlier user. Each later launch may
-// start together with the reader of the previous result, so both run
-// concurrently.
+// The decode w0 waits for nothing, because no earlier command uses its output
+// buffer. Each later decode starts together with the GEMM that reads the
+// previous decode's result, so both run concurrently.
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @decode{{.*}}label "w0" {{.*}}on copy
 // CHECK-NEXT: program.record 0 on copy
@@ -65,11 +65,15 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Launches start as late as possible, to save memory. The GEMM right before the
-// reader of %w1 hides the decode, so the decode starts after the GEMM before
-// that. Operands decide, not the kernel's name: two copies of frozen rows into
-// halves of one buffer also move, together. A copy of an activation does not
-// move, nor does a copy into a buffer that was in use before.
+// Operands, not the kernel's name, decide which launches run ahead:
+//
+//   upper, lower   copy frozen rows into the halves of a buffer, so they run
+//                  ahead of y2, which reads the buffer
+//   activation     copies an activation, so it does not
+//   in use         copies into a buffer that was in use before, so it does not
+//
+// To save memory, launches start as late as possible. y1 is long enough to hide
+// both copies, so they start after y0.
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 2 launches ahead, 2 events
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @matmul{{.*}}label "y0"

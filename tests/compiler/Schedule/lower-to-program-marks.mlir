@@ -4,8 +4,9 @@
 
 // RUN: qlora-opt %s --fuse-rows="fuse=false" --bucket-gradients --lower-to-program | FileCheck %s
 
-// The backward reads y, which reuses x's buffer, and a range of w. z is dead
-// and is recomputed; dz belongs to the backward.
+// The backward reads y and a half of w, so their buffers are `saved`. The
+// buffer of y is labelled x, because y overwrites x. The backward does not read
+// z. It recomputes `again`, and computes dl and dz.
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation

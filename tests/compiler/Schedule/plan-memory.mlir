@@ -129,10 +129,9 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// %n is written on queue 2, between the first launch and command 5, which waits
-// for queue 2; the last command reads %n. %n may share memory with %a, because
-// of the event after the first launch. It may not share with %b, which is in
-// use at the same time, although %b ends earlier in the order of the table.
+// Event 0 comes after the last use of %a, and the copy queue waits for it
+// before it writes %n. So %n may share memory with %a. The compute queue may
+// still write %b at the same time, so %n may not share memory with %b.
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64

@@ -60,7 +60,8 @@ private:
 /// Ignores ties.
 inline uint64_t plainPeak(const RecomputeProblem &problem,
                    const RecomputePlan &plan) {
-  using Memory = std::pair<uint32_t, int64_t>; ///< root, clone before (-1: no)
+  /// A root value, and the op before which it was recomputed; -1: the original.
+  using Memory = std::pair<uint32_t, int64_t>;
   auto root = [&](uint32_t value) {
     while (problem.values[value].partOf != kNoValue)
       value = problem.values[value].partOf;

@@ -20,8 +20,7 @@ namespace platform {
 static constexpr uint64_t kMark = 0x716c6f7261000000u;
 static constexpr uint32_t kAlignedId = 21, kAnyId = 10, kOpaqueId = 66;
 static constexpr uint32_t kMostSplits = 3;
-/// Workspace bytes of a split of k that adds partial sums in place: its
-/// counters.
+/// Bytes of the counters in the workspace, for the reduction scheme "in place".
 static constexpr uint64_t kCounterBytes = 64;
 
 static uint64_t mix(uint64_t hash, uint64_t value) {

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// The matmuls of libcublasLt.so.13. Checks every argument. Also refuses
-// undocumented cases that would work on a GPU only by chance:
+// The matmuls of libcublasLt.so.13. Checks every argument. Also requires what
+// NVIDIA does not document, but without which a GPU's result is correct only by
+// chance:
 //
-//   matrices are inside of one live allocation, and aligned as the preference
-//   said when the algorithm was found (256 bytes by default; 16 if no
-//   algorithm is given); D overlaps neither A nor B; an algorithm is used only
-//   for the matmul that it was found for, with the version that found it, and
-//   only after this handle has found or checked it; its workspace is large
-//   enough, and at a multiple of 256 bytes even if unused. The workspace is
-//   filled with NaN when the matmul runs, which exposes a concurrent use.
+// * Each matrix is inside one live allocation, and D overlaps neither A nor B.
+// * Matrices have the alignment that the preference stated when the algorithm
+//   was found (256 bytes by default), or 16 bytes if no algorithm is given.
+// * An algorithm is used only for the matmul and with the version that it was
+//   found for, and only after this handle has found or checked it.
+// * The workspace is large enough. Its address is a multiple of 256 bytes, even
+//   if it is not used.
+//
+// When a matmul runs, its workspace is filled with NaN, which exposes
+// concurrent uses.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 

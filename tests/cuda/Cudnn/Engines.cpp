@@ -3,8 +3,9 @@
 // The engines of a graph, modelled on those of real cuDNN
 // (tests/runtime/CudnnPlan). A backward engine stores the gradient of the
 // scores in its workspace if the graph expresses dQ as one matmul. If the graph
-// has a sum of dQ in memory, the engine adds in any order; callers must request
-// the engine with a fixed order by number. Segments require sm_90.
+// has a sum of dQ in memory, the offered engine adds in any order. An engine
+// with a fixed order is not offered: callers must request it by its number.
+// Segments require sm_90.
 
 #include "tests/cuda/Cudnn/Objects.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Captures and graphs. A node stores its work: arguments by value, memory by
-// address. The nodes of a launch are separate operations, with one priority per
-// launch and captured stream. So they run in any order that their dependencies
-// allow.
+// address. Each node of a launched graph is a separate operation. For each
+// launch, the captured streams get random priorities, some of which change
+// between nodes. So nodes run in any order that their dependencies allow.
 
 #include "tests/cuda/Driver/Api.h"
 

@@ -64,8 +64,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
-/// Adds a hash of freed device memory to a counter. The counter's name contains
-/// the size, so that a test can compare the ranks of a job.
+/// Adds a hash of freed device memory to the counter "bits of N bytes". A test
+/// compares the ranks' counters to check that their data was equal.
 static void countBits(const Allocation &memory) {
   uint32_t hash = 2166136261u; // FNV-1a
   for (size_t i = 0; i < memory.bytes; ++i)

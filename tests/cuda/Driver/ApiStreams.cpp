@@ -65,7 +65,8 @@ int enqueue(CUstream_st &stream, std::string what, Work work, MayRun mayRun) {
 using namespace platform;
 
 static constexpr const char *kNoStream = "no live stream of this context";
-/// Maximum operations per query. A GPU works while its host polls.
+/// Maximum number of operations that run in one query of an event. A query runs
+/// some, because a real GPU continues to work while its host polls.
 static constexpr uint64_t kMostPerQuery = 64;
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {

@@ -133,9 +133,9 @@ const OptionRow kRows[] = {
      "and dequantized weights; int8: each token's activations rounded to 8 "
      "bits, as bitsandbytes does on GPUs", "", "dequantized int8"},
     {"llm_int8_threshold", kFloat, "6", kProgram, kQuantization,
-     "with --llm-int8-activations int8, activation columns with an absolute "
-     "value of at least this in a micro-batch are not rounded; 0: all are", "",
-     "", 0, 65504},
+     "with --llm-int8-activations int8: columns of activations in which some "
+     "value of the micro-batch has at least this magnitude are not rounded; 0: "
+     "every column is rounded", "", "", 0, 65504},
     {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
      "with --load-in-4bit, store the weights of MoE experts in 4 bits too"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
@@ -147,8 +147,8 @@ const OptionRow kRows[] = {
     {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,
      "quantize the scales of 4-bit blocks too"},
     {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,
-     "elements of a 4-bit block, which share a scale: a power of two", "", "",
-     64, 4096},
+     "number of elements in a 4-bit block, which have one scale; must be a "
+     "power of two", "", "", 64, 4096},
     {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
      "data type of activations",
      "bnb_4bit_compute_dtype dtype torch_dtype bf16=bfloat16|float32",
@@ -166,9 +166,9 @@ const OptionRow kRows[] = {
      "that fits --memory-limit, or else this machine's free memory; a given "
      "--per-device-train-batch-size is the maximum"},
     {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
-     "rows of a micro-batch in evaluations: 0 or the training batch size, "
-     "because evaluations run the training program", "eval_batch_size", "", 0,
-     1 << 20},
+     "rows of a micro-batch in evaluations. 0: the training batch size; no "
+     "other size is accepted, because evaluations run the training program",
+     "eval_batch_size", "", 0, 1 << 20},
     {"max_length", kLengths, "1024", kProgram, kShape,
      "maximum tokens of a row; with several lengths, short rows take less "
      "time", "sequence_len cutoff_len max_seq_length max_seq_len", "", 1,
@@ -190,16 +190,16 @@ const OptionRow kRows[] = {
      "(--offload-activations-policy); embedding: sets --offload-embedding "
      "true"},
     {"offload_embedding", kChoice, "auto", kProgram, kShape,
-     "keep an input embedding that is only looked up in pinned host memory; "
-     "auto: if --memory-limit requires it", "", "auto true false"},
+     "keep the input embedding in pinned host memory, unless it is also the LM "
+     "head; auto: only if --memory-limit requires it", "", "auto true false"},
     {"parallel", kString, "none", kProgram, kShape,
-     "how ranks share the model, by one axis or several. fsdp=N: N ranks "
-     "shard the base and trained base weights, and gather a layer ahead; "
-     "zero1=N: shard optimizer states and updates; zero2=N: shard all "
-     "trainable parameters; tp=N: tensor parallel; cp=N: context parallel, "
-     "for long rows; pp=N: pipeline of layers; ep=N: shard the experts of "
-     "each layer. Other ranks are data-parallel. auto: the fastest predicted "
-     "layout within --memory-limit, without tp, cp and pp"},
+     "how ranks share the model, by one axis or several. fsdp=N: N ranks shard "
+     "the weights of the model, frozen or trained, and gather each layer ahead "
+     "of its use; zero1=N: shard optimizer states and updates; zero2=N: shard "
+     "all trainable parameters; tp=N: tensor parallel; cp=N: context parallel, "
+     "for long rows; pp=N: pipeline of layers; ep=N: shard the experts of each "
+     "layer. Other ranks are data-parallel. auto: the fastest predicted layout "
+     "within --memory-limit, without tp, cp and pp"},
     {"ddp_comm_hook", kChoice, "no", kProgram, kShape,
      "how ranks send gradients. no: float32; bf16: half of the bytes; int8: a "
      "quarter, in blocks of 256, with error feedback; power_sgd: two low-rank "
@@ -274,9 +274,9 @@ const OptionRow kRows[] = {
     {"warmup_ratio", kFloat, "0", kRun, kSchedule,
      "warmup as a fraction of all steps, if --warmup-steps is 0", "", "", 0, 1},
     {"warmup_rule", kChoice, "transformers", kRun, kSchedule,
-     "how --warmup-ratio becomes steps. transformers: rounded up; axolotl: "
-     "rounded down, 2 instead of 1, and without a ratio 3 % of all steps, at "
-     "most 100", "", "transformers axolotl"},
+     "how --warmup-ratio becomes a number of steps. transformers: rounded up; "
+     "axolotl: rounded down, but 1 becomes 2; if the ratio is 0, 3 % of all "
+     "steps, at most 100", "", "transformers axolotl"},
     {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
      "", 0},
     {"adam_beta1", kFloat, "0.9", kRun, kSchedule,
@@ -295,17 +295,17 @@ const OptionRow kRows[] = {
      "", 1, 1e6},
     {"reproducible_reductions", kBool, "false", kRun, kSchedule,
      "add gradients as a tree over the micro-batches of a step, so that 1, 2, "
-     "4 or 8 ranks with equal steps give equal bits; slower; not with a "
-     "sharded base"},
+     "4 or 8 ranks with the same rows per step give equal bits; slower; not "
+     "with a sharded base"},
 
     {"packing", kBool, "false", kRun, kData,
      "put several short rows of JSONL data into one, as TRL does: an epoch "
      "has fewer steps. See --step-packing to keep the steps", "sample_packing"},
     {"step_packing", kChoice, "auto", kRun, kData,
-     "put the rows of each step into shared sequences instead of padding "
-     "them: same steps and losses, less time. auto: if the program has "
-     "sequence lengths for it, compiled if --train-file has rows",
-     "-padding_free", "auto true false"},
+     "put the rows of each step into shared sequences instead of padding them: "
+     "same steps and losses, less time. auto: true for files of rows, unless "
+     "--rl or --parallel pp is used; false for token files, whose "
+     "micro-batches are fixed", "-padding_free", "auto true false"},
     {"val_set_size", kFloat, "0", kRun, kData,
      "rows of --train-file to use for validation instead, drawn with --seed: "
      "a fraction below 1, such as 0.05, or a number", "val_size", "", 0, 1e15},

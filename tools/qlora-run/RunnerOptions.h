@@ -40,8 +40,9 @@ inline constexpr OptionRow kRunnerOptions[] = {
     {"force_single_gpu", kBool, "false", kRun, "Run",
      "run one rank, on the first GPU"},
     {"device", kString, "auto", kRun, "Run",
-     "auto (what TRAIN.so is for), cpu or cuda; null: check the program for "
-     "--gpus N ranks and count its commands, run nothing"},
+     "device to run on: cpu, cuda, or auto for the target that TRAIN.so was "
+     "compiled for; null: run nothing, but check the program for --gpus N "
+     "ranks and count its commands"},
     {"simulate", kString, "", kRun, "Run",
      "predict the time of a step on a GPU, and run nothing: a known GPU such "
      "as h200, or a device.json"},
@@ -84,7 +85,7 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "steps run kernel by kernel, so small kernels take longer than in a "
      "graph"},
     {"profile_warmup", kInt, "2", kRun, "Looking inside",
-     "steps before those that --profile records", "", "", 0},
+     "steps to run before --profile starts to record", "", "", 0},
     {"profile_active", kInt, "3", kRun, "Looking inside",
      "steps that --profile records", "profile_steps", "", 1},
     {"device_profile", kString, "", kRun, "Looking inside",
@@ -103,9 +104,11 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "write report.html, with curves and settings, again from a run's folder, "
      "and do nothing else; every training writes it at its end"},
     {"calibrate", kBool, "false", kRun, "Looking inside",
-     "measure this machine's CPUs and write device.json, or a NAME.json given "
-     "instead of TRAIN.so, for qloracc; with --gpus N or on several machines, "
-     "links between ranks too, and with --device-profile only those"},
+     "measure this machine's CPUs and write device.json, which "
+     "--device-profile reads; a NAME.json in place of TRAIN.so names another "
+     "file. Several ranks also measure the links between them. With "
+     "--device-profile, only links are measured, and the other rates are "
+     "copied"},
 };
 } // namespace runner_options
 using runner_options::kRunnerOptions;

@@ -53,9 +53,10 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "decoded; auto: the fastest that fits", "-dequant",
      "auto tiled per-use once panel=tiled scratch=per-use resident=once"},
     {"shard_embeddings", kChoice, "auto", kProgram, "Kernels and passes",
-     "with --parallel fsdp, each rank uses its own rows of embedding and LM "
-     "head for the tokens of all ranks; auto: if that takes less memory than "
-     "the table", "-divide_tables", "auto true false"},
+     "with --parallel fsdp or tp: each rank uses only its own rows of the "
+     "embedding and the LM head, for the tokens of all ranks, which exchange "
+     "the results; auto: unless the results have more bytes than the weight",
+     "-divide_tables", "auto true false"},
     {"sequence_parallel", kBool, "false", kProgram, "Kernels and passes",
      "with --parallel tp, shard tokens between matmuls (norms, residuals), as "
      "Megatron-LM does"},

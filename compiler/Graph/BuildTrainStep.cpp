@@ -356,7 +356,8 @@ void BuildTrainStepPass::runOnOperation() {
   }
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
-  if (!functions.empty()) // all lengths have the same weights
+  // The functions differ in sequence length and share their weights.
+  if (!functions.empty())
     buildInitialize(builder, functions.front());
   for (func::FuncOp function : functions) {
     if (failed(checkForward(function)) ||

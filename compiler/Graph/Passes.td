@@ -151,8 +151,8 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     [out], is `lora_magnitude_vector`.
 
     A target embedding gets a branch too: xa is an embedding of A,
-    [r, vocabulary], B is [out, r], and there is no dropout. A starts as zero
-    and B normal; with `init-b` kaiming, both are normal.
+    [r, vocabulary], B is [out, r], and there is no dropout. B starts normal and
+    A zero. Embeddings have no kaiming start: `init-b` kaiming makes A normal.
 
     `exclude` (as `targets`, or an empty list) removes modules. `layers` (a JSON
     list of numbers) keeps only modules whose path contains one of the numbers,
@@ -162,10 +162,10 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     siblings share a mask (PEFT draws one per module); the module attribute
     `model.adapter_dropout` records it. `modulesToSave` (JSON) get no adapters.
 
-    With `init-a` and `init-b` factor, A and B start as factors of the weight
-    (listed in `model.adapter_factors` for the runtime), and the base becomes
-    the weight minus their product (PiSSA, OLoRA). For LoftQ, A and B are
-    factors of the quantization error.
+    If `init-a` and `init-b` are `factor`, A and B start as factors of a matrix,
+    listed in `model.adapter_factors` for the runtime. PiSSA and OLoRA factorize
+    the weight and subtract the product from the base. LoftQ factorizes the
+    quantization error.
   }];
   let options = [
     Option<"rank", "r", "int64_t", "8", "">,
@@ -256,11 +256,11 @@ def AttachTokens : Pass<"attach-tokens", "::mlir::ModuleOp"> {
 def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
   let summary = "one GEMM for the A's of siblings; B's GEMM adds to the base's";
   let description = [{
-    Trainable matmuls without a `module` that share x become one, over one
-    parameter that stacks their rows (`part_names`), and a `model.split`. If an
-    `add` sums an accumulating op and another value, each used once, that value
-    becomes the op's `init`. Runs before the gradient is built, so that the
-    backward is fused too.
+    Matmuls of adapters' A that share x become one matmul and a `model.split`.
+    One parameter stacks the rows of these A's; `part_names` lists them. An
+    `add` of a base matmul and B's matmul is erased: the base becomes the `init`
+    of B's matmul. Runs before the gradient is built, so that the backward is
+    fused too.
   }];
 }
 

@@ -20,8 +20,8 @@ Value SequenceAllToAll::wholeLines(OpBuilder &b, Location loc,
                               lines);
 }
 
-/// The blocks of a single sequence arrive in order; blocks of several sequences
-/// must be swapped.
+/// The all-to-all returns blocks as [rank, sequence]. Several sequences need a
+/// transpose to [sequence, rank].
 Value SequenceAllToAll::toAllTokens(OpBuilder &b, Location loc,
                                     Value own) const {
   const int64_t columns = columnsOf(own) / ranks;

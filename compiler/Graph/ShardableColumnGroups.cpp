@@ -30,8 +30,8 @@ static bool isByColumn(RowOp op) {
   });
 }
 
-/// Reason for values that a table op reads or computes, and values added to
-/// them: they are never sharded, and users do not see this reason.
+/// Sets with operands or results of table ops are never sharded, for this
+/// reason. It replaces other reasons and is not shown to users.
 static constexpr const char *kWholeAnyway = "it is whole";
 
 static std::string needsWhole(Operation *op) {

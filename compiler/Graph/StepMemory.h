@@ -75,7 +75,8 @@ public:
     mlir::Value value = store.value->get();
     return store.adds ? isAdded(value) : placeOf(value) == placeOf(store);
   }
-  /// Returns the tie by which `result` continues an operand in place, if any.
+  /// Returns the tie of `result` to the operand into which it is accumulated,
+  /// if any.
   static std::optional<model::MemoryTie> continuedBy(mlir::OpResult result);
 
   // Valid before lifetimes are decided.
@@ -92,7 +93,7 @@ public:
   /// of a wider value. False if `value` is part of one already.
   static bool canBecomePart(mlir::Value value);
   /// Returns true if the backward reads `value`, its copy in host memory, or a
-  /// sum that continues `value` in place.
+  /// result that is accumulated into the buffer of `value`.
   static bool waitsForBackward(mlir::Value value);
 
 private:

@@ -209,7 +209,8 @@ void SnapshotWriter::trace(const EntryTimeline &timeline) {
     gone[buffer.last].push_back(i);
   }
   std::vector<uint32_t> written(timeline.buffers.size()); // memo indices
-  double now = 0; // queues are concurrent, but a trace is sequential
+  // Queues run concurrently, but a trace's times must not decrease.
+  double now = 0;
   for (auto [command, span] : llvm::enumerate(timeline.spans)) {
     now = std::max(now, span.start);
     for (size_t i : born[command]) {

@@ -126,7 +126,8 @@ private:
   std::vector<OpTouches> touches;
   std::vector<uint64_t> valueBytes; ///< padded
   uint32_t forwardTouched = 0;      ///< entries of `touched` in the forward
-  /// Per value: the first and last forward moments that touch it, or -1.
+  /// Per value: index in `moments` of the first and of the last forward op that
+  /// reads or writes it; -1: none.
   std::vector<int64_t> firstForward, lastForward;
 
   /// Per op: the backward ops before which its clones are placed.
@@ -146,7 +147,8 @@ private:
   std::vector<uint64_t> bytes;     ///< per instance
   std::vector<int64_t> lastMoment; ///< per instance
   std::vector<uint8_t> held;       ///< per instance: true if it owns live bytes
-  /// Per value: the first moment after the forward that touches it.
+  /// Per value: index in `moments` of the first op after the forward that reads
+  /// or writes it.
   std::vector<int64_t> firstBackward;
   uint64_t peak = 0, excessBytes = 0;
   int64_t peakMoment = 0, peakCount = 0;

@@ -62,13 +62,16 @@ class Model_PairLoss<string mnemonic>
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   let summary = "direct preference optimization, the sigmoid loss";
   let description = [{
-    `losses` and `labels` have one value per sequence of the policy, `reference`
-    the losses of the model that training started from. For a sequence, r =
-    reference - loss is the log-ratio of policy to reference. For a pair, z =
-    beta * (r of chosen - r of rejected); its loss is -log sigmoid(z). A reward
-    is beta * r; a pair is `right` if z > 0. `slopes` are the derivatives of the
-    loss sum with respect to `losses`. (C1) the operands are f32 [B] each, B
-    even. (C2) the sums are f32 [1]. Rafailov et al., 2023.
+    `losses` and `labels` have one value per sequence of the policy. `reference`
+    has the losses of the model that training started from.
+
+        r = reference - loss       log-ratio of policy to reference
+        z = beta * (r of the chosen answer - r of the rejected answer)
+
+    The loss of a pair is -log sigmoid(z), and a reward is beta * r. A pair is
+    `right` if z > 0. `slopes` are the derivatives of the loss sum with respect
+    to `losses`. (C1) the operands are f32 [B] each, B even. (C2) the sums are
+    f32 [1]. Rafailov et al., 2023.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$reference, F64Attr:$beta);
@@ -78,12 +81,16 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
 def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
   let summary = "odds ratio preference optimization";
   let description = [{
-    `losses` and `labels` cover the answers, `prompt_losses` and `prompt_labels`
-    the prompts before them. For a sequence p = exp(-loss / labels), and its
-    odds are p / (1 - p); z is the logarithm of chosen odds divided by rejected
-    odds. The loss of a pair is -beta * log sigmoid(z). P pairs add P times the
-    mean loss of all tokens of their chosen sequences. A reward is beta * log p;
-    `chosen_logps` sums log p; a pair is `right` if its chosen reward is larger.
+    `losses` and `labels` cover the answers. `prompt_losses` and `prompt_labels`
+    cover the prompts before them.
+
+        p = exp(-loss / labels)       of a sequence
+        odds = p / (1 - p)
+        z = log(odds of the chosen answer / odds of the rejected answer)
+
+    The loss of a pair is -beta * log sigmoid(z). P pairs add P times the mean
+    loss of all tokens of their chosen sequences. A reward is beta * log p;
+    `chosen_logps` sums log p. A pair is `right` if its chosen reward is larger.
     `slopes` and `prompt_slopes` are the derivatives of the loss sum with
     respect to the losses. (C1) the operands are f32 [B] each, B even. (C2) the
     sums are f32 [1]. Hong et al., 2024, as in TRL.
@@ -102,12 +109,17 @@ def Model_KtoLossOp
                 ["isScalarResult"]> {
   let summary = "Kahneman-Tversky optimization, and APO-zero of single answers";
   let description = [{
-    Each answer is desirable (1) or not (0): s = 1 or -1, and w is the weight of
-    its kind. `losses` and `labels` have one value per sequence of the policy,
-    `reference` the losses of the model that training started from. With r =
-    reference - loss of a sequence and z = s * beta * (r - kl), the loss of an
-    answer is w * (1 - sigmoid(z)), and a reward is beta * r. A sequence without
-    labels has no answer.
+    Each answer is desirable (1) or not (0). `losses` and `labels` have one
+    value per sequence of the policy. `reference` has the losses of the model
+    that training started from.
+
+        w = desirable_weight if desirable, else undesirable_weight
+        s = 1 if desirable, else -1
+        r = reference - loss
+        z = s * beta * (r - kl)
+
+    The loss of an answer is w * (1 - sigmoid(z)), and a reward is beta * r. A
+    sequence without labels has no answer.
 
     With `mismatched` the second half of the sequences pairs the prompts of the
     first half with answers to other prompts. These give no gradient: kl is the

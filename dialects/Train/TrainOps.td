@@ -193,9 +193,9 @@ def Train_CopyToHostOp : Train_Op<"copy_to_host",
     [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
   let summary = "copies a forward value to host memory, for the backward";
   let description = [{
-    Only `copy_from_host` may read the result. Later ops run concurrently with
-    this copy and the `behind` copies before it, and wait for all earlier
-    copies, whose source memory is then free. (C1) `behind` is not negative.
+    Only `copy_from_host` may read the result. Later ops do not wait for this
+    copy or the last `behind` copies before it. They wait for all older copies,
+    whose source memory is then free. (C1) `behind` is not negative.
   }];
   let ownArguments = (ins Model_Tensor:$x, I64Attr:$behind);
   let results = (outs Model_Tensor:$result);

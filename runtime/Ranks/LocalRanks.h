@@ -19,8 +19,8 @@ class LocalRanks {
 public:
   /// Makes a machine with only this rank.
   LocalRanks() = default;
-  /// Finds the ranks of this machine. All ranks of the group call it. Only
-  /// ranks that pass the same `part` count as one machine.
+  /// Finds the ranks of this machine. All ranks of the group call it. Ranks
+  /// with different values of `part` are treated as on different machines.
   static StatusOr<LocalRanks> find(Collectives &group,
                                    std::string_view part = {});
 

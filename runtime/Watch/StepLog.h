@@ -126,8 +126,8 @@ private:
     LossSums sums;
   };
 
-  /// Gathers the memory, GPU readings and step time without waits from all
-  /// ranks, which must call it together.
+  /// Gathers each rank's memory, GPU readings and step time (without waits).
+  /// All ranks must call it together.
   StatusOr<nlohmann::ordered_json> readings(const Window &logged,
                                             double seconds);
   Status nameStraggler(const nlohmann::ordered_json &values);

@@ -48,7 +48,7 @@ def unpack(words, bits, order=None):
 
 
 def round_to_grid(w, group, bits, symmetric):
-    """Codes [in, out], scales f16 and zero points [in / group, out]."""
+    """Returns codes [in, out], and f16 scales and zeros [in / group, out]."""
     most = 2**bits - 1
     x = w.T.reshape(-1, group, w.shape[0])
     if symmetric:
@@ -95,7 +95,7 @@ def decode_integers(t, bits=4, awq=False, v2=False):
 
 
 def make_fp8(w, rows=TILE, columns=TILE, name="weight_scale_inv"):
-    """A scale for each tile; the last ones may be smaller."""
+    """Uses one scale per tile; the last tiles may be smaller."""
     tiles = [math.ceil(w.shape[0] / rows), math.ceil(w.shape[1] / columns)]
     scales = torch.zeros(tiles)
     for i in range(tiles[0]):
@@ -117,7 +117,7 @@ def decode_fp8(t, rows=TILE, columns=TILE, name="weight_scale_inv"):
 # Matrices --------------------------------------------------------------------
 
 def stored_matrices():
-    """Maps a module to its tensors, and to their decoded values."""
+    """Returns {module: (stored tensors, decoded values)}."""
     def w(*shape):
         return torch.randn(*shape) * torch.rand(shape[0], 1).exp()
     made = {"gptq": (t := make_gptq(w(72, 96)), decode_integers(t)),
@@ -277,7 +277,7 @@ def write_yaml(to, shared):
 
 
 def adamw(model, rate, decay):
-    """Also returns the trained tensors, by the names that PEFT saves."""
+    """Returns AdamW, and the trainable tensors by their names in PEFT files."""
     import peft
     saved = {t.data_ptr(): k for k, t in
              peft.get_peft_model_state_dict(model).items()}
@@ -322,7 +322,7 @@ def write_case(to, name, first):
 
 
 def write_experts(to):
-    """The weights of attention and of single experts, in groups."""
+    """Writes TO/mixtral-gptq. Only attention and experts are quantized."""
     import peft
     from other_golden import load, train
     from safetensors.torch import load_file

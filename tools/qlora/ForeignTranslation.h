@@ -85,7 +85,8 @@ private:
   std::optional<FileTool> tool;
   ForeignData data;    ///< from all keys that name data sets
   YamlEntry dataEntry; ///< the first key that names a data set
-  std::vector<std::string> taken; ///< "KEY VALUE" of defaults, for noteTool()
+  /// "KEY VALUE" for each default of the tool that run() adds to the file.
+  std::vector<std::string> taken;
   ForeignFile file;
 };
 

@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 static constexpr auto kAbortBound = 1s;
 /// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
-/// Maximum wait after a failure to detect that another rank has ended.
+/// How long the host checks, after a failure, whether another rank has ended.
 static constexpr auto kFarewell = 100ms;
 static constexpr auto kPause = 100us;
 

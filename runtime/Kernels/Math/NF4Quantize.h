@@ -117,9 +117,10 @@ QLORA_HOST_DEVICE inline float nf4Shifted(float scale, float offset) {
   return nf4WithoutPayload(nf4Add(scale, -offset));
 }
 
-/// Returns the bucket of a shifted scale; `inverse` is 1 / its run's largest
-/// magnitude. Returns -1 for NaN. The code of a NaN does not matter: the run's
-/// nestedAbsmax is then NaN too, so the complete run decodes to NaN.
+/// Maps `shifted` * `inverse`, in [-1, 1], to a bucket from 0 to 65535 for
+/// nf4NearestCode(). `inverse` is 1 / the largest magnitude of the scales that
+/// share a nestedAbsmax. Returns -1 for NaN. The code of a NaN does not matter:
+/// nestedAbsmax is NaN too, so all these scales decode to NaN.
 QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   const float v = nf4Clamp(nf4Multiply(shifted, inverse));
   if (v != v)

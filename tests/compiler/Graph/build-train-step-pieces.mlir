@@ -8,7 +8,7 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --mark-trainable='optimizer=muon' --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=WHOLE
 
 // 512 elements need one row of 1024, padded to three rows, one for each rank.
-// The norm covers all rows.
+// The gradient has a fourth row, the statistics; clip_norm reads all rows.
 // CHECK: train.update_pieces = 3
 // CHECK: train.step update
 // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<4x1024xf32>

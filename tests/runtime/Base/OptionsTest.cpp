@@ -359,8 +359,8 @@ TEST(Options, AMemoryLimitOfTheMachine) {
   auto yaml = writeFile("a.yaml", "memory_limit: auto\n");
   ASSERT_TRUE(options.applyYaml(yaml).isOk());
   EXPECT_EQ(options.integer("memory_limit"), kAutoSize);
-  // The compiler records a number of bytes. Applying the same file again is not
-  // a conflict.
+  // For `auto`, the compiler chooses a limit and records it in bytes. At run
+  // time, `auto` in the YAML file keeps the recorded limit.
   Options atRunTime;
   ASSERT_TRUE(atRunTime.applyRecorded(R"({"memory_limit": 4096})").isOk());
   ASSERT_TRUE(atRunTime.applyYaml(yaml).isOk());

@@ -122,7 +122,8 @@ TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
   EXPECT_EQ(sum.memory, 0);
   EXPECT_DOUBLE_EQ(sum.launch, 13 * 100e-6);
   EXPECT_DOUBLE_EQ(sum.serial, 4.0 * (1 << 20) / 1e8);
-  // Two ranks on two machines send the data once, and one chunk again.
+  // The first rank sends 4 chunks. The second rank returns each sum one time
+  // slot later, so two ranks need the time of 5 chunks.
   EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 2).serial,
                    1.25 * (1 << 20) / 1e8);
   EXPECT_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 1).serial, 0);

@@ -43,7 +43,7 @@ _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
 _NOT = {"no", "not", "non", "never", "without", "dont"}
 # Words that make a key a mark only if its value is a boolean.
 _MAYBE = {"label", "target", "include", "included"}
-# Words in keys that concern turns of other speakers, or only some turns.
+# Keys with these words may select prompts, or only some of the answers.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
            "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",

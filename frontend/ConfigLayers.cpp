@@ -125,8 +125,9 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   if (!window)
     return 0;
   if (rule == WindowRule::kNone)
-    return Status::invalid("'sliding_window' is {}, but {} has no sliding "
-                           "window; remove it",
+    return Status::invalid("'sliding_window' is {}, but sliding windows are "
+                           "not supported for {}; remove it if the model was "
+                           "trained without a window",
                            window, family.architecture);
   if (!wanted)
     return Status::invalid("'use_sliding_window' is false but "

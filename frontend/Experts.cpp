@@ -47,8 +47,9 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   QLORA_ASSIGN_OR_RETURN(const int64_t count, fields.integer(key, 1));
   QLORA_ASSIGN_OR_RETURN(const int64_t other, fields.integer(second, 1, count));
   if (other != count)
-    return Status::invalid("'{}' is {}, but '{}' is {}", first, count, second,
-                           other);
+    return Status::invalid("'{}' is {}, but '{}' is {}; both are the number of "
+                           "experts and must be equal",
+                           first, count, second, other);
   return count;
 }
 
@@ -172,16 +173,21 @@ static bool haveOneType(const Weight &a, const Weight &b) {
 /// the start of a block. A stack can hold only one offset of double-quantized
 /// scales.
 static Status checkStackable(const Weight &weight) {
-  if (!weight.stored ||
-      (weight.stored->elements % weight.stored->block == 0 &&
-       weight.stored->doubleQuant ==
-           (weight.stored->format().codedScales == CodedScales::kAlways)))
+  if (!weight.stored)
     return Status::ok();
-  return Status::unavailable("tensor '{}' of an expert is {} with double "
-                             "quantization, or blocks of {} do not divide it; "
-                             "neither is supported for separate expert tensors",
-                             weight.name, weight.stored->format().title,
-                             weight.stored->block);
+  const StoredLayout &stored = *weight.stored;
+  if (stored.elements % stored.block != 0)
+    return Status::unavailable(
+        "tensor '{}' has {} elements, not a multiple of its block size {}, "
+        "which is not supported for files with one tensor per expert",
+        weight.name, stored.elements, stored.block);
+  if (stored.doubleQuant !=
+      (stored.format().codedScales == CodedScales::kAlways))
+    return Status::unavailable(
+        "tensor '{}' is {} with double quantization, which is not supported "
+        "for files with one tensor per expert",
+        weight.name, stored.format().title);
+  return Status::ok();
 }
 
 /// Stacks the `projections` of expert 0, then of expert 1, and so on. Each

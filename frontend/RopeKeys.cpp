@@ -280,7 +280,7 @@ StatusOr<RopeConfig> readRopeConfig(const json &config,
   for (float frequency : inverseFrequencies(rope))
     if (!std::isfinite(frequency))
       return Status::invalid("RoPE with rope_theta {} and factor {} has the "
-                             "frequency {}",
+                             "frequency {}; expected a finite number",
                              rope.theta, rope.factor, frequency);
   return rope;
 }

@@ -72,7 +72,8 @@ StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(const FileIdentity file, FileIdentity::of(descriptor));
   // Reading a page beyond the end of the file would raise SIGBUS.
   if (file.bytes < bytes)
-    return Status::dataLoss("the file has {} bytes, too few for an arena of {}",
+    return Status::dataLoss("the cached base was truncated to {} of {} bytes. "
+                            "Fix: start again",
                             file.bytes, bytes);
   return map(bytes, PROT_READ, MAP_SHARED, descriptor);
 }

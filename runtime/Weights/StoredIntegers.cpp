@@ -177,7 +177,7 @@ Status describeIntegers(const ModelFiles &model, const std::string &weight,
   QLORA_ASSIGN_OR_RETURN(const LoadScale load, scaleLoader(scales));
   if (block != w.in && !format.takesPower(block))
     return damaged("'{}': tensor '{}' has groups of {}; supported are powers "
-                   "of two from {} to {}, and one for all inputs",
+                   "of two from {} to {}, or one group for all inputs",
                    scales.file->path(), module + ".scales", block,
                    format.leastBlock, format.mostBlock);
   result.shape = {w.out, w.in};

@@ -33,14 +33,15 @@ static bool isComplete(const json &entry) {
 
 Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
   const auto damaged = [&](std::string_view what) {
-    return Status::dataLoss("'{}': adapter_factors {}; compile it again",
+    return Status::dataLoss("'{}': its list of decomposed weights {}; compile "
+                            "it again",
                             module.path(), what);
   };
   if (!factors.is_object())
     return damaged("is not an object");
   for (const auto &[name, entry] : factors.items()) {
     if (!name.ends_with(kEndOfA) || !isComplete(entry))
-      return damaged("has no scale, turned and weight of '" + name + "'");
+      return damaged("has an incomplete entry '" + name + "'");
     const std::string path = name.substr(0, name.size() - kEndOfA.size());
     const WeightFactors found = {
         module.parameterOfModel(entry["weight"].get<std::string>()),
@@ -49,7 +50,7 @@ Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
     if (!found.weight || !found.a || !found.b || found.weight->rank != 2 ||
         found.a->rank != 2 || found.b->rank != 2 ||
         found.a->shape[0] != found.b->shape[1])
-      return damaged("names weights that the module does not have");
+      return damaged("names weights that the program does not have");
     for (const qlora_parameter *parameter : {found.weight, found.a, found.b})
       byName[parameter->name] = all.size();
     all.push_back(found);

@@ -320,9 +320,10 @@ void PartitionPipelinePass::runOnOperation() {
   stagesOfUsers.clear();
   if (stages < 1 || stage < 0 || stage >= stages || parts < 1) {
     getOperation().emitError("expects a stage index below the number of "
-                             "stages, and at least one part, but got stage ")
+                             "stages, and at least one virtual stage, but got "
+                             "stage ")
         << int64_t(stage) << " of " << int64_t(stages) << " with "
-        << int64_t(parts) << " parts each";
+        << int64_t(parts) << " virtual stages each";
     return signalPassFailure();
   }
   if (stages == 1)

@@ -47,7 +47,8 @@ void RoundActivationsPass::runOnOperation() {
       return WalkResult::advance();
     product.emitError("--llm-int8-activations int8: '")
         << *product.getModule()
-        << "' is not a linear; use --llm-int8-activations dequantized";
+        << "' has LLM.int8 weights, but only linears support int8 activations; "
+           "use --llm-int8-activations dequantized";
     return WalkResult::interrupt();
   });
   if (walked.wasInterrupted())

@@ -136,8 +136,8 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
   auto weight = own.getDefiningOp<WeightOp>();
   if (!shared.contains(own) && !(weight && isByColumn))
     return op->emitOpError(
-        "has an operand that --parallel cp cannot shard: neither tokens nor a "
-        "weight by column");
+        "has an operand that --parallel cp cannot shard: expects tokens, or a "
+        "weight that is read by column; train without cp");
   if (weight && weight.getPart())
     return op->emitOpError(
         "uses a tp range of a trainable weight, which cp cannot shard again; "
@@ -177,7 +177,8 @@ LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
   for (OpResult other : llvm::drop_begin(op->getResults()))
     if (!other.use_empty())
       return op->emitOpError("has a second result that is used, which "
-                             "--parallel cp does not support");
+                             "--parallel cp does not support; train without "
+                             "cp");
   for (OpOperand &operand : op->getOpOperands())
     if (failed(exchangeOperand(op, operand)))
       return failure();
@@ -209,8 +210,8 @@ static LogicalResult checkTokens(Operation *op) {
   if (!product || product.getInt8Threshold().value_or(0) == 0)
     return success();
   return op->emitOpError(
-      "chooses unrounded columns from all tokens, but --parallel cp shards "
-      "them; remove cp, or use --llm-int8-threshold 0");
+      "chooses LLM.int8 outlier columns from all tokens, but --parallel cp "
+      "shards them; remove cp, or use --llm-int8-threshold 0");
 }
 
 LogicalResult SequenceSharding::shardOp(Operation *op) {

@@ -241,11 +241,11 @@ void UnrollMicroBatchesPass::runOnOperation() {
                 stage = program::stageOf(module);
   if (chunks < 1 || lines < 1 || parts < 1 ||
       (parts > 1 && chunks % stages != 0)) {
-    step.emitError("expects at least one chunk, and with several parts per "
-                   "stage a multiple of the stages, but got ")
-        << int64_t(chunks) << " chunks of " << int64_t(lines)
-        << " runs of sequences for " << int64_t(parts) << " parts of "
-        << stages << " stages";
+    step.emitError("expects at least one chunk, and with several virtual "
+                   "stages per rank a multiple of the stages, but got ")
+        << int64_t(chunks) << " chunks with " << int64_t(lines)
+        << " sequences per row, for " << int64_t(parts)
+        << " virtual stages in each of " << stages << " stages";
     return signalPassFailure();
   }
   const bool isTrained = step.getKind() == StepKind::Accumulate;

@@ -10,8 +10,8 @@
 // RUN: not qlora-opt %s --partition-pipeline="stages=2 stage=0 parts=2" --build-train-step --unroll-micro-batches="chunks=3 parts=2" 2>&1 | FileCheck %s --check-prefix=ODD
 
 // MANY: error: a pipeline of 6 stages needs as many layers, but the model has 4; use a smaller pp in --parallel, or fewer virtual stages
-// NONE: error: expects a stage index below the number of stages, and at least one part, but got stage 0 of 2 with 0 parts each
-// ODD: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 3 chunks of 1 runs of sequences for 2 parts of 2 stages
+// NONE: error: expects a stage index below the number of stages, and at least one virtual stage, but got stage 0 of 2 with 0 virtual stages each
+// ODD: error: expects at least one chunk, and with several virtual stages per rank a multiple of the stages, but got 3 chunks with 1 sequences per row, for 2 virtual stages in each of 2 stages
 
 // The first stage has layers 0 and 2. The embedding, which layer 3 reads again,
 // is sent around the ring. So this stage also receives its own embedding:

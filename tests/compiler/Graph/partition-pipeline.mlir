@@ -11,7 +11,7 @@
 
 // ONE-NOT: model.send
 // FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; use a smaller pp in --parallel, or fewer virtual stages
-// THIRD: error: expects a stage index below the number of stages, and at least one part, but got stage 2 of 2
+// THIRD: error: expects a stage index below the number of stages, and at least one virtual stage, but got stage 2 of 2
 
 // The LM head costs more than two layers, so the first stage has both layers.
 // Every value that later layers read is sent, including values of earlier

@@ -11,7 +11,7 @@
 // RUN: sed 's,^//8-experts ,,' %s | not qlora-opt - --round-activations 2>&1 | FileCheck %s --check-prefix=EXPERTS
 
 // FORMAT: error: --llm-int8-activations int8 needs LLM.int8 weights, but no linear has them; add --load-in-8bit, or remove the option
-// EXPERTS: error: --llm-int8-activations int8: 'experts.up_proj' is not a linear; use --llm-int8-activations dequantized
+// EXPERTS: error: --llm-int8-activations int8: 'experts.up_proj' has LLM.int8 weights, but only linears support int8 activations; use --llm-int8-activations dequantized
 
 // CHECK-LABEL: train.step accumulate
 // CHECK: model.linear %{{.*}} {int8_threshold = 6.000000e+00 : f64, module = "q"}

@@ -55,7 +55,7 @@ func.func @routers(%x: tensor<2x16x4xf32> {model.input = "ids"},
 
 func.func @second_result(%x: tensor<1x16x128xf32> {model.input = "ids"}, %segments: tensor<1x16xi32> {model.input = "segments"}) -> tensor<1x2x16xf32>
     attributes {model.batch = 1 : i64, model.length = 16 : i64} {
-  // expected-error @+1 {{has a second result that is used, which --parallel cp does not support}}
+  // expected-error @+1 {{has a second result that is used, which --parallel cp does not support; train without cp}}
   %att, %lse = model.attention %x, %x, %x, %segments {heads = 2 : i64, kv_heads = 2 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16xi32>) -> (tensor<1x16x128xf32>, tensor<1x2x16xf32>)
   return %lse : tensor<1x2x16xf32>
 }
@@ -66,7 +66,7 @@ model.parameter @segments : tensor<1x16xi32> {file = "m.safetensors"}
 func.func @operand(%x: tensor<1x16x128xf32> {model.input = "ids"}) -> tensor<1x16x128xf32>
     attributes {model.batch = 1 : i64, model.length = 16 : i64} {
   %segments = model.weight @segments : tensor<1x16xi32>
-  // expected-error @+1 {{has an operand that --parallel cp cannot shard: neither tokens nor a weight by column}}
+  // expected-error @+1 {{has an operand that --parallel cp cannot shard: expects tokens, or a weight that is read by column; train without cp}}
   %att, %lse = model.attention %x, %x, %x, %segments {heads = 2 : i64, kv_heads = 2 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16xi32>) -> (tensor<1x16x128xf32>, tensor<1x2x16xf32>)
   return %att : tensor<1x16x128xf32>
 }
@@ -112,7 +112,7 @@ model.parameter @w : tensor<8x16x!model.quantized<llm_int8, 16, false>> {file = 
 func.func @columns_of_all_rows(%x: tensor<1x16x16xf32> {model.input = "ids"}) -> tensor<1x16x8xf32>
     attributes {model.batch = 1 : i64, model.length = 16 : i64} {
   %w = model.weight @w : tensor<8x16x!model.quantized<llm_int8, 16, false>>
-  // expected-error @+1 {{chooses unrounded columns from all tokens, but --parallel cp shards them; remove cp, or use --llm-int8-threshold 0}}
+  // expected-error @+1 {{chooses LLM.int8 outlier columns from all tokens, but --parallel cp shards them; remove cp, or use --llm-int8-threshold 0}}
   %y = model.linear %x, %w {int8_threshold = 6.0 : f64} : (tensor<1x16x16xf32>, tensor<8x16x!model.quantized<llm_int8, 16, false>>) -> tensor<1x16x8xf32>
   return %y : tensor<1x16x8xf32>
 }

@@ -8,7 +8,7 @@
 
 // ONE: train.step accumulate batch 2 length 4
 // ONE-NOT: chunks
-// ZERO: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 0 chunks of 1 runs of sequences for 1 parts of 3 stages
+// ZERO: error: expects at least one chunk, and with several virtual stages per rank a multiple of the stages, but got 0 chunks with 1 sequences per row, for 1 virtual stages in each of 3 stages
 
 // This is the first of three stages. It sends all three chunks before it
 // receives the first gradient, because two more stages process a chunk first.

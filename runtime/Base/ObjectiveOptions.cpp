@@ -88,9 +88,10 @@ Status checkRanksOf(const Options &options, int64_t ranks, int64_t together) {
   if (ranks == together || options.text("rl") != "kto" ||
       options.linesOfRow() == 1)
     return Status::ok();
-  return Status::invalid("{} kto cannot run on {} ranks: its KL estimate is a "
-                         "mean over the rows of all ranks; use --gpus {}, or "
-                         "compile with --loss-type apo_zero_unpaired",
+  return Status::invalid("{} kto does not support {} ranks that compute "
+                         "different rows: its KL estimate is a mean over the "
+                         "rows of all ranks; use --gpus {}, or compile with "
+                         "--loss-type apo_zero_unpaired",
                          options.spelling("rl"), ranks, together);
 }
 

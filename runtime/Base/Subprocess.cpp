@@ -35,7 +35,8 @@ struct Pipe {
 static StatusOr<Pipe> openPipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
-    return Status::unavailable("pipe: {}", std::strerror(errno));
+    return Status::unavailable("cannot create a pipe: {}",
+                               std::strerror(errno));
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -89,7 +90,8 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
   words.push_back(nullptr);
   pid_t pid = fork();
   if (pid < 0)
-    return Status::unavailable("fork: {}", std::strerror(errno));
+    return Status::unavailable("cannot start a process: {}",
+                               std::strerror(errno));
   if (pid == 0)
     becomeProgram(words.data(), out.writer.get(),
                   to == ErrorOutput::kShared ? STDERR_FILENO

@@ -43,13 +43,15 @@ static Status checkCollective(const LoadedModule &module,
   const std::string_view group = groupName(command.group);
   if (command.collective == QLORA_COLLECTIVE_BROADCAST && command.peer >= ranks)
     return Status::invalid("the program's {} over {} is from rank {}, but "
-                           "there are {} ranks",
+                           "there are {} ranks; start the number that it was "
+                           "compiled for",
                            name, group, command.peer, ranks);
   const bool isOfTwo = command.collective == QLORA_COLLECTIVE_SEND ||
                        command.collective == QLORA_COLLECTIVE_RECV;
   if (isOfTwo && command.peer % ranks == 0)
-    return Status::invalid("the program's {} over {} by {} ranks of {} would "
-                           "reach the rank itself",
+    return Status::invalid("the program's {} over {} at a distance of {} in a "
+                           "group of {} ranks would reach the rank itself; "
+                           "start the number that it was compiled for",
                            name, group, command.peer, ranks);
   if (operands.size() < 2)
     return Status::ok();

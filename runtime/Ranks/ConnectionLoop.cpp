@@ -27,7 +27,8 @@ ConnectionLoop::create(FileDescriptor listening,
                        std::chrono::milliseconds unprovenTime) {
   FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.isOpen())
-    return Status::unavailable("eventfd: {}", socketErrorText(errno));
+    return Status::unavailable("cannot create an event descriptor: {}",
+                               socketErrorText(errno));
   // A blocking accept4 would wait if the client has already disconnected.
   fcntl(listening.get(), F_SETFL, O_NONBLOCK);
   return ConnectionLoop(std::move(listening), std::move(event), unprovenTime);

@@ -61,7 +61,8 @@ Heartbeat::start(int rank, std::array<Peer, 2> peers,
   std::unique_ptr<Heartbeat> heart(
       new Heartbeat(rank, std::move(peers), std::move(abort), timing));
   if (!heart->wake.isOpen())
-    return Status::unavailable("eventfd: {}", socketErrorText(errno));
+    return Status::unavailable("cannot create an event descriptor: {}",
+                               socketErrorText(errno));
   // Block all signals in the new thread: the session's thread handles them.
   sigset_t all, before;
   sigfillset(&all);

@@ -45,7 +45,8 @@ Digest proofOf(std::string_view secret, std::string_view role,
 StatusOr<std::string> receiveText(const FileDescriptor &socket,
                                   uint32_t bytes) {
   if (bytes > kMaxRendezvousText)
-    return Status::invalid("a message of {} bytes exceeds the limit of {}",
+    return Status::invalid("its answer has {} bytes, more than the limit of "
+                           "{}. Fix: install the same version on every host",
                            bytes, kMaxRendezvousText);
   std::string text(bytes, '\0');
   QLORA_RETURN_IF_ERROR(receiveAll(socket, text.data(), bytes));

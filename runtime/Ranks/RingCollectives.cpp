@@ -188,7 +188,8 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
   const bool isSend = call.kind == QLORA_COLLECTIVE_SEND;
   if (call.peer != 1 && call.peer != -1)
     return Status::invalid(
-        "a {} over {} ranks needs GPUs: CPU ranks reach only their neighbours",
+        "a {} at a distance of {} ranks needs GPUs: CPU ranks reach only their "
+        "neighbours",
         collectiveName(call.kind), call.peer);
   const Ring::Neighbour side = call.peer > 0 ? Ring::kNext : Ring::kPrevious;
   Message message(kBetweenTwo);

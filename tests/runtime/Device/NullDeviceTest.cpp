@@ -134,7 +134,7 @@ TEST(NullDevice, RefusesABroadcastFromNobody) {
   broadcast.peer = 2;
   EXPECT_EQ(loadOn(2, tables).message(),
             "the program's broadcast over dp is from rank 2, but there are 2 "
-            "ranks");
+            "ranks; start the number that it was compiled for");
   const Status status = loadOn(3, tables);
   EXPECT_TRUE(status.isOk()) << status.message();
 }
@@ -146,8 +146,9 @@ TEST(NullDevice, RefusesToSendToTheRankItself) {
   send.peer = -2;
   tables.operands[7].access = QLORA_READ;
   EXPECT_EQ(loadOn(2, tables).message(),
-            "the program's send over dp by -2 ranks of 2 would reach the rank "
-            "itself");
+            "the program's send over dp at a distance of -2 in a group of 2 "
+            "ranks would reach the rank itself; start the number that it was "
+            "compiled for");
   const Status status = loadOn(3, tables);
   EXPECT_TRUE(status.isOk()) << status.message();
 }

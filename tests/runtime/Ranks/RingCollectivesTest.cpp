@@ -175,8 +175,8 @@ TEST_P(RingCollectivesTest, NobodySendsFurther) {
     std::vector<int32_t> to(1);
     EXPECT_EQ(run(group, QLORA_COLLECTIVE_RECV, QLORA_DTYPE_I32, to, {}, 2)
                   .message(),
-              "a recv over 2 ranks needs GPUs: CPU ranks reach only their "
-              "neighbours");
+              "a recv at a distance of 2 ranks needs GPUs: CPU ranks reach "
+              "only their neighbours");
     EXPECT_TRUE(group.barrier().isOk());
   });
 }

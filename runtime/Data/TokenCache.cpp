@@ -203,7 +203,7 @@ StatusOr<std::string> findConverter() {
   }
   return Status::unavailable(
       "JSONL and the hub need qlora-data, which is neither in '{}' nor in "
-      "PATH. Fix: install it there",
+      "PATH. Fix: add the folder tools/qlora-data of qlora to PATH",
       self.parent_path().string());
 }
 

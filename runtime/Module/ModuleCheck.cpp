@@ -75,7 +75,8 @@ static Status checkHeader(const qlora_module &module) {
                    module.magic, QLORA_MODULE_MAGIC);
   if (module.abi_version != QLORA_ABI_VERSION)
     return Status::unavailable("it has format version {}, but this qlora-run "
-                               "reads {}. Fix: compile the model again",
+                               "reads {}. Fix: compile the model again with "
+                               "the qloracc of the same build",
                                module.abi_version, QLORA_ABI_VERSION);
   if (module.module_bytes != sizeof(qlora_module))
     return damaged("its module table has {} bytes instead of {}",

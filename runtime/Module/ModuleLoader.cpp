@@ -111,7 +111,7 @@ static StatusOr<const qlora_module *> queryModule(void *library) {
   if (!module)
     return Status::unavailable(
         "its format is newer than version {}, which this qlora-run reads. Fix: "
-        "compile the model again",
+        "compile the model again with the qloracc of the same build",
         QLORA_ABI_VERSION);
   return module;
 }

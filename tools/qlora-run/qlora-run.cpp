@@ -219,7 +219,8 @@ static StatusOr<int> calibrate(const std::vector<std::string> &named,
   if (device != "auto" && device != "cpu")
     return Status::invalid(
         "--calibrate measures CPUs and the links between their ranks, not "
-        "--device {}; describe GPUs with --gpus-per-node and --network",
+        "--device {}; to predict on a GPU, name it with --simulate, such as "
+        "h200",
         device);
   QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
                          readRankEnvironment(std::getenv));

@@ -206,13 +206,14 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
       (rl == "kto" && !(loss && foreignNameOf(*loss) == "apo_zero_unpaired")))
     return Status::invalid(
         "differs from the training batch size, which evaluation uses, and "
-        "results of --rl {} depend on it: remove it",
+        "results of --rl {} depend on the batch size: remove this key",
         rl);
   if (bits && foreignNameOf(*bits) == "true" && activations &&
       foreignNameOf(*activations) == "int8")
     return refused(
         "differs from the training batch size, which evaluation uses, and "
-        "results of llm_int8_activations depend on it: remove it");
+        "results of llm_int8_activations depend on the batch size: remove this "
+        "key");
   note(entry, "is not needed: evaluation uses the training batch size, and its "
               "results do not depend on it (except a router loss)");
   return Status::ok();

@@ -127,7 +127,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def run_command(arguments: list[str]) -> None:
     """Runs the command `arguments[0]` of COMMANDS with its two arguments."""
     if len(arguments) != 3:
-        raise DataError(f"{arguments[0]} takes two words, but got "
+        raise DataError(f"{arguments[0]} takes two arguments, but got "
                         f"{len(arguments) - 1}", "see qlora-data's README.md")
     ensure_packages(arguments)
     command = COMMANDS[arguments[0]]

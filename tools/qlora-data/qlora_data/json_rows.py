@@ -76,8 +76,9 @@ def json_elements(path: str, stream, skipped: int,
         place = f"{path}: row {number}"
         if number > 1:
             if sign != ",":
-                raise DataError("malformed JSON: expects ',' or ']' before it",
-                                "write an array of objects", place)
+                raise DataError(
+                    "malformed JSON: expects ',' or ']' before this row",
+                    "write an array of objects", place)
             text.at += 1
         yield _element(text, place)
     text.at += 1

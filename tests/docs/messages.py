@@ -71,6 +71,7 @@ _RETURNING = (
     ("layoutWarning",),
     ("positionsError",),
     ("positionsWarning",),
+    ("RenamedTensor", "::", "warning"),
     ("storedWarning",),
     ("threadsRemark",),
 )
@@ -172,13 +173,20 @@ def _opens_body(words: list[Token], i: int) -> bool:
     """Returns whether the '(' at `i` starts a definition in _RETURNING."""
     if not any(_named(words, i, names) for names in _RETURNING):
         return False
+    body = _body(words, i)
+    return [word.text for word in words[body - 1:body]] == ["{"]
+
+
+def _body(words: list[Token], i: int) -> int:
+    """Returns where the body of the function with parameters at `i` begins."""
     close = _until(words, i + 1, "")
-    return [word.text for word in words[close + 1:close + 2]] == ["{"]
+    after = [word.text for word in words[close + 1:close + 2]]
+    return close + (3 if after == ["const"] else 2)
 
 
 def _returned(words: list[Token], i: int) -> Iterator[tuple[str, int]]:
     """Yields the results of the function whose parameters begin at `i`."""
-    body = _until(words, i + 1, "") + 2
+    body = _body(words, i)
     for k in range(body, _until(words, body, "")):
         if _named(words, k, ("return",)):
             yield _text(words[k:_until(words, k, ";")]), words[k].line

@@ -81,7 +81,10 @@ class CppTest(unittest.TestCase):
             std::string other() { return fmt::format("{} of {}", a, b); }
             if (text = divergence.check(report); text != "")
               return fmt::format("a table of {}", a);
-            """), ["the loss of step … is high"])
+            std::string RenamedTensor::warning(const std::string &to) const {
+              return fmt::format("'{}' is read", to);
+            }
+            """), ["the loss of step … is high", "'…' is read"])
 
     def test_raw_literals_and_quotes_in_literals(self):
         self.assertEqual(cpp('char c = \'"\'; auto r = R"(Status::invalid("a '

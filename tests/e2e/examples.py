@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
-NUMBER = re.compile(r"\d[\d.,:]*(e[+-]?\d+)?")
+NUMBER = re.compile(r"\d[\d.,:]*(e[+-]?\d+|[kM]\b)?")
 
 
 def blocks(page):

@@ -6,9 +6,10 @@
 //
 // A launch is captured many times into one graph, as in a training step. The
 // graph runs a few times between two events. Each node uses a different section
-// of the pool, so that no operand is in a cache. Operands are random, because a
-// GPU lowers its clock if many bits toggle. Integer operands, such as ids, have
-// valid values (MicroOperand::integer).
+// of the pool, so that no operand is in a cache. Operands are random, as in
+// training: with zeros, few bits toggle, the GPU's clock stays higher, and the
+// measured times are too short. Integer operands, such as ids, have valid
+// values (MicroOperand::integer).
 
 #ifndef QLORA_BENCH_MICROGPU_H
 #define QLORA_BENCH_MICROGPU_H

@@ -3,9 +3,9 @@
 # cmake -DOUTPUT=x.cpp -DROOT=folder "-DUNITS=a.cu;b.cu" -P QLoRAEmbedCuda.cmake
 #
 # Writes device code as C++ strings. qloraCudaUnits has one string per unit, in
-# the order of UNITS. qloraCudaPrelude begins units with generated kernels. The
-# first #include of a "runtime/..." file in a string becomes the file's text.
-# Later ones are dropped.
+# the order of UNITS. qloraCudaPrelude has the functions that generated kernels
+# call. The first #include of a "runtime/..." file in a string becomes the
+# file's text. Later ones are dropped.
 cmake_minimum_required(VERSION 3.25)
 
 # Appends the file, with its includes replaced, to the global property TEXT,

@@ -365,10 +365,10 @@ static bool keepLargestSteps(ModuleOp module) {
   return isAnySmaller;
 }
 
-/// Chooses the budget. To save time, first plans only the largest steps, which
-/// determine arena sizes, and in a pipeline only one chunk more than are in
-/// flight. In the rare case that the chosen budget does not fit all steps and
-/// chunks, chooses again with all of them.
+/// Chooses the budget. To save time, first plans a smaller program: only the
+/// largest steps, which determine arena sizes, and in a pipeline only a few
+/// more chunks than are in flight. If the chosen budget does not fit the
+/// complete program, which is rare, chooses again with all steps and chunks.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;

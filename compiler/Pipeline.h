@@ -50,8 +50,8 @@ struct CompileOptions {
   double noiseAlpha = 0; ///< NEFTune
   std::string optimizer = "adamw_torch";
   std::string targetParameters = "[]";
-  int64_t memoryLimit = 0; ///< bytes per rank; 0: none
-  int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: none
+  int64_t memoryLimit = 0; ///< bytes per rank; 0: no limit
+  int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: no limit
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   bool offloadBase = false;   ///< frozen weights, gathered from host memory
   bool offloadStates = false; ///< optimizer states, updated in host memory

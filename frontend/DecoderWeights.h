@@ -63,8 +63,8 @@ struct DecoderWeights {
 };
 
 /// Finds every weight. A tensor that is missing, has the wrong shape or type,
-/// or contradicts config.json is an error with file, name and both shapes.
-/// Counts tensors that no family uses in `warnings`.
+/// or contradicts config.json is an error with file, name and both shapes. If
+/// the files have unused tensors, appends a warning with their number.
 StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
                                      const ModelFiles &files,
                                      std::vector<std::string> &warnings);

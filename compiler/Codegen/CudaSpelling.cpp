@@ -10,9 +10,10 @@
 //   }
 //   const float sum0 = qlora_block_sum(sum0_part);
 //
-// A sum or maximum ends with a barrier of the block, and every loop except the
-// last ends with a sum or maximum. So a row array that one loop fills is
-// complete before any thread reads it in the next loop.
+// A row array that one loop fills must be complete before a thread reads it in
+// the next loop. Every loop except the last ends with a sum or maximum. Over a
+// block, this reduction includes a barrier. Over a warp it does not, so a loop
+// that fills a row array ends with __syncwarp() too.
 
 #include "compiler/Codegen/KernelSpelling.h"
 

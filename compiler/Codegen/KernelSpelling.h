@@ -72,7 +72,7 @@ struct KernelSpelling {
 
   /// Returns the header that a source file with kernels includes.
   virtual std::string include() const = 0;
-  /// Returns the type of a file-scope array of constants, without the `*`.
+  /// Returns the specifiers of a constant array: "static const float" in C++.
   virtual std::string tableType() const = 0;
   /// Returns the function's signature up to its opening brace.
   virtual Statements signature(std::string_view name,

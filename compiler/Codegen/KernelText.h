@@ -29,8 +29,8 @@ public:
     return operands[number];
   }
   int64_t getColumns() const { return columns; }
-  /// Returns the alignment of each row's start, in elements. If that is more
-  /// than 16 bytes, rows are aligned only to 16 bytes.
+  /// Returns the alignment of rows. Each row starts at a multiple of that many
+  /// elements, or of 16 bytes, whichever is less.
   int64_t getAligned() { return kernel.getAligned(); }
 
   /// Returns the name of a value: its op and a number, the same in every loop.

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// One buffer of a generated kernel: inputs first, then results.
+/// A buffer of a generated kernel: an input or a result.
 struct RowOperand {
   model::MapKind kind = model::MapKind::Full;
   /// For MapKind::Scalar and MapKind::Group: number of consecutive kernel rows
@@ -28,8 +28,9 @@ struct RowOperand {
   std::string offset(int64_t columns, const KernelSpelling &spelling) const;
 };
 
-/// Returns the operands that the kernel's attributes describe. Emits an error
-/// if attributes are missing or contradict each other.
+/// Returns the operands that the kernel's attributes describe: inputs first,
+/// then results. Emits an error if attributes are missing or contradict each
+/// other.
 llvm::FailureOr<llvm::SmallVector<RowOperand>>
 rowOperands(program::KernelOp kernel);
 

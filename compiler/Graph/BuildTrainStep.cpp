@@ -164,8 +164,8 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
-/// Returns whether the op is a send or a receive with a gradient, which crosses
-/// pipeline stages.
+/// Returns whether the op exchanges gradients with another pipeline stage. Only
+/// model.send and model.receive have results for which isWanted() is true.
 static bool isAskedFor(Differentiable rule) {
   return llvm::any_of(rule->getResults(), [&](OpResult result) {
     return rule.isWanted(result.getResultNumber());

@@ -114,7 +114,7 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
 
 /// Rounds the values of a row to their types in memory. A value read in the
 /// same kernel then has the same bits as if it came from memory, so neither
-/// fusion nor recomputation changes results. (8-bit codes are integers.)
+/// fusion nor recomputation changes results. 8-bit codes need no rounding.
 static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
                                           ArrayRef<Value> values) {
   SmallVector<Value> rounded(values);

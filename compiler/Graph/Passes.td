@@ -151,8 +151,8 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     [out], is `lora_magnitude_vector`.
 
     A target embedding gets a branch too: xa is an embedding of A,
-    [r, vocabulary], B is [out, r], and there is no dropout. B starts normal and
-    A zero. Embeddings have no kaiming start: `init-b` kaiming makes A normal.
+    [r, vocabulary], B is [out, r], and there is no dropout. B starts
+    `normal`. A starts `zero` if `init-b` is `zero`, else `normal` too.
 
     `exclude` (as `targets`, or an empty list) removes modules. `layers` (a JSON
     list of numbers) keeps only modules whose path contains one of the numbers,
@@ -296,9 +296,9 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
   let summary = "reverse mode: forward functions become train.steps";
   let description = [{
     Makes an `accumulate` and an `evaluate` step (without dropout) for each
-    `@forward_<length>`, and one `update`. Saves every activation that the
-    backward reads. A trainable parameter without a gradient is an error. With
-    `pieces` each rank updates its shard of the flat arena, keeps only its
+    `@forward_<batch>x<length>`, and one `update`. Saves every activation that
+    the backward reads. A trainable parameter without a gradient is an error.
+    With `pieces` each rank updates its shard of the flat arena, keeps only its
     optimizer states, and all-gathers the updated shards (ZeRO-1). With
     `runRanks` the flat arenas are divisible by that many ranks.
   }];
@@ -446,8 +446,8 @@ def ReorderAccumulation
     : Pass<"reorder-accumulation", "::qlora::train::StepOp"> {
   let summary = "compute matmuls with fewer terms first in a sum";
   let description = [{
-    If only matmuls with fewer terms read a matmul's result, by adding to it,
-    they are computed first, and that matmul adds to their results.
+    If B has fewer rows than W, `y = xW, z = y + aB` becomes `y = aB,
+    z = y + xW`.
   }];
 }
 

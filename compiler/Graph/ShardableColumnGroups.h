@@ -74,7 +74,8 @@ private:
   std::vector<mlir::Operation *> ops; ///< ops that join values
   /// Weights that ops read by column, in addition to row operands.
   std::vector<model::WeightOp> vectors;
-  /// Columns that each row of an op reads together, if fewer than all.
+  /// For each row op whose rows are shorter than the tensor's, such as a norm
+  /// per head: columns in a row of the op. Sharding must not split such a row.
   llvm::DenseMap<mlir::Operation *, int64_t> runs;
 
   llvm::DenseMap<mlir::Value, Segments> segments;

@@ -9,10 +9,10 @@
 // Each arena in device memory is a segment of device 0. Permanent content
 // (weights, adapters, gradients, moments, inputs, results) consists of blocks
 // of its arena's segment. Other buffers are allocated in the trace at their
-// first command and freed after their last. The trace lists one entry after the
-// other, except the entry for all micro-batches of a step but the last. That
-// entry equals the last micro-batch's entry without collectives. `time_us` is
-// the predicted time since the trace began.
+// first command and freed after their last. The trace lists the entries one
+// after the other. It omits `accumulate`, which runs the micro-batches before a
+// step's last: it equals the last micro-batch's entry without collectives.
+// `time_us` is the predicted time since the trace began.
 //
 // The stack frames of a buffer are the kernel that first writes it and the
 // layer, both with their location in model.mlir, and then the entry.

@@ -11,10 +11,9 @@
 // alive at one command. We report this lower bound, and usually reach it.
 //
 //      offset
-//        |   +-----+       d fits over b only because c has ended
-//        |   |  d  |
-//        +---+--+--+--+
-//        |  c   |  b  |
+//        |
+//        +------+-----+
+//        |  b   |  c  |    c reuses the bytes of b, which has ended
 //        +------+-----+
 //        |      a     |
 //        +------------+--> command

@@ -25,8 +25,9 @@ RecomputeSearch::RecomputeSearch(const RecomputeProblem &problem)
   }
 }
 
-/// Keeps the values that the backward reads. If a recomputed op reads another
-/// value, that value is recomputed too.
+/// Keeps every value that the backward reads, so nothing is recomputed yet. Ops
+/// whose values only the forward reads get Once. They are recomputed if the
+/// search later recomputes a reader of these values.
 RecomputeSearch::Choice RecomputeSearch::keepAll() const {
   Choice choice(problem.ops.size(), Recompute::Once);
   for (uint32_t op = 0; op < layout.forwardOps(); ++op)

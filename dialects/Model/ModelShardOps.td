@@ -176,13 +176,13 @@ def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
      DeclareOpInterfaceMethods<Model_LibraryOp>]> {
   let summary = "loss and gradient from the head_part results of all ranks";
   let description = [{
-    states f32 [N N B, T, 4] of all ranks, targets [N B, T]. loss, count and
-    correct are this rank's, as in model.head_loss. With `gradient` and W [P, H]
-    the op also returns `summand`, which overwrites gradient. The summands of
-    all ranks add up to the gradient of the hidden states of all ranks. (C1)
-    gradient, W and summand are all present or all absent, and gradient has the
-    type of summand. (C2) targets have the states' rows, and correct this rank's
-    rows.
+    states f32 [N N B, T, 4]: the head_part states [N B, T, 4] of N ranks, in
+    rank order. targets [N B, T]. loss, count and correct are this rank's, as in
+    model.head_loss. With `gradient` and W [P, H] the op also returns `summand`,
+    which overwrites gradient. The summands of all ranks add up to the gradient
+    of the hidden states of all ranks. (C1) gradient, W and summand are all
+    present or all absent, and gradient has the type of summand. (C2) states
+    have N times the rows of targets, and correct has this rank's rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$states, Model_Tensor:$targets,
     Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,

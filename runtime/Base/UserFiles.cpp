@@ -34,7 +34,8 @@ std::string userCacheFolder() {
 StatusOr<std::string> readWholeFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file sets the fail bit, which is fine. A folder sets the bad bit.
+  // Test for an empty file with peek(): it is valid, but << would fail. Reading
+  // a folder sets the bad bit.
   if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
     return Status::notFound("cannot read '{}': {}", path, std::strerror(errno));
   return text.str();

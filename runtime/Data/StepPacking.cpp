@@ -139,7 +139,8 @@ StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// Gives each rank equally many bins; sets `dearest` to the highest cost.
+/// Assigns bins to ranks: by index if ranks have different speeds, else equally
+/// many per rank. `dearest` receives the highest cost of a rank.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return assignByIndex(std::move(bins), dearest);

@@ -109,8 +109,8 @@ private:
                    const CompiledVariants &variants);
   Status loadOffsets(const CompiledVariants &variants);
   Status loadJudgements();
-  /// Counts the labels of each row and computes the digest. This is the only
-  /// time that a complete file is read.
+  /// Reads the complete file, counts the labels of each row and computes the
+  /// digest.
   Status countLabels();
   /// Reads and checks rows [first, last).
   StatusOr<Tokens> read(int64_t first, int64_t last) const;

@@ -19,9 +19,10 @@
 
 namespace qlora {
 
-/// Runs `entry` of the module that `device` has loaded and waits for it. The
-/// last three arguments are those of Device::begin. An error names the entry
-/// and the command's index and label; the device is then unusable.
+/// Runs `entry` of the module that `device` has loaded. A GPU may still be
+/// working on return, but later calls see the results (Device.h). The last
+/// three arguments are those of Device::begin. An error names the entry and the
+/// command's index and label; the device is then unusable.
 Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true, bool hasOneSegment = false);

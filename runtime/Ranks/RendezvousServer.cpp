@@ -210,8 +210,8 @@ void RendezvousServer::answer(Connection &client) {
     client.wanted = bytes;
     return;
   }
-  // `wanted` was not raised above, because the text exceeds kMaxRendezvousText.
-  // Close the connection: a rank of this version never sends such a text.
+  // `wanted` differs here only if the text exceeds kMaxRendezvousText. Then
+  // close the connection: a rank of this version never sends such a text.
   if (client.wanted != bytes) {
     client.deadline = Clock::time_point::min();
     return;

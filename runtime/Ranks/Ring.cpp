@@ -103,7 +103,7 @@ void Ring::bind(Ring &first, Ring &second) {
   second.bound = first.bound.load();
   first.bound = &second;
   if (first.heart && first.heart->hasCause())
-    first.abort(); // it aborted before `second` was bound
+    first.abort(); // its earlier abort did not close `second`
 }
 
 // Messages

@@ -72,7 +72,8 @@ public:
     int first = 0;  ///< job rank at index 0 of the ring
     int stride = 1; ///< difference of job ranks between neighbours
   };
-  /// Sends bytes to the previous rank and returns the bytes of the next rank.
+  /// Exchanges addresses, so that each rank can connect to its next rank: sends
+  /// `own` to the previous rank and returns the next rank's address.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
   /// Returns an error once another rank has failed. Does not block.
   using CheckOthers = std::function<Status()>;

@@ -21,7 +21,8 @@ namespace qlora {
 using nlohmann::ordered_json;
 
 /// Program options that change only memory use and the grouping of
-/// computations. Results differ only by rounding.
+/// computations. Results differ only by rounding. If max_length cuts rows, the
+/// digest of the data differs too; rows per step are compared separately.
 static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "host_memory_limit",      "offload",
@@ -30,10 +31,12 @@ static constexpr std::string_view kPlanOnly[] = {
     "max_length",             "auto_find_batch_size",
     "parallel",               "num_micro_batches",
     "pipeline_schedule",      "num_virtual_stages_per_pipeline_rank"};
-/// Run options that decide which rows a step has.
+/// Options that must be equal, as program options must: the rows of a step
+/// depend on them, or in the case of optim the optimizer's states.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "step_packing", "optim"};
-/// Run options that are not compared: they do not change the training.
+/// Run options that compareOptions() ignores. They do not change the training,
+/// or are compared as "rows_per_step" and "speeds".
 static constexpr std::string_view kNoPart[] = {
     "log_format", "gradient_accumulation_steps", "global_batch_size",
     "dataset_num_proc", "rank_speeds"};

@@ -43,8 +43,9 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
       row % own, shape.length);
 }
 
-/// Returns the cp shard of the first rows. tokenOfRow() takes the index modulo
-/// the number of cp shards.
+/// Returns the index of the cp shard to which the first rows of this rank's
+/// logits belong. It may exceed the number of cp shards: tokenOfRow() takes it
+/// modulo that number.
 static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);

@@ -106,7 +106,8 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   }
   if (folders.empty())
     return std::optional<ResumePoint>();
-  // Starting from scratch would overwrite checkpoints that may be recoverable.
+  // Do not start from scratch: that would rename these checkpoints, which may
+  // be recoverable, to checkpoint-N.replaced, and later delete them.
   return Status::dataLoss(
       "no checkpoint in '{}' can be resumed ({}). Fix: resume another one with "
       "--resume-from-checkpoint PATH, or start from scratch with "

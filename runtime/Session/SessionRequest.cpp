@@ -67,7 +67,7 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
     options.gemmCache = cache + "/gemm_table.json";
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          createDevice(target, options));
-  // Print once per run, and once per sweep.
+  // Only rank 0 prints the remark; in a sweep, only rank 0 of the first run.
   if (group.rank() != 0 || (request.sweep && request.sweep->run != 0))
     return device;
   const std::string remark = idleGpusRemark(*device, module, runOptions);

@@ -125,9 +125,12 @@ Status PartExchange::make(const qlora_parameter &parameter) {
 }
 
 /// Copies bytes [at, at + count) of every rank's shard to `sent`, in rank
-/// order. Ignores bytes past the end of a shorter shard. If fsdp shards the tp
-/// shards again, `cuts` has the tp shards and `at` is relative to the fsdp
-/// shard. This shard starts at the same byte on all ranks of a TP group.
+/// order. Ignores bytes past the end of a shorter shard.
+///
+/// If a tensor is sharded over tp ranks and each tp shard again over fsdp
+/// ranks, `cuts` has the tp shards, and `at` is an offset in an fsdp shard. The
+/// ranks of a TP group have the same fsdp index, so their fsdp shards start at
+/// the same byte of their tp shards.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))

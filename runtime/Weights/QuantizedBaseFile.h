@@ -90,7 +90,8 @@ private:
 /// used bases are removed (keepRecentFiles in UserFiles.h).
 class QuantizedBaseCache {
 public:
-  /// `limit`: maximum bytes of all files that were not used in the last hour.
+  /// `limit`: maximum bytes of all files. Files used in the last hour stay even
+  /// if the folder exceeds the limit.
   QuantizedBaseCache(std::string folder, uint64_t limit)
       : folder(std::move(folder)), limit(limit) {}
 

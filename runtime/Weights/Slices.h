@@ -95,7 +95,11 @@ constexpr int64_t blockOfSlice(const SlicedFormat &format,
   return dividesRowScales(format, of) ? format.block / of.slices : format.block;
 }
 
-/// Returns qlora_parameter::double_quant of a shard (1: double quantization).
+/// Returns qlora_parameter::double_quant of a shard:
+///
+///   0   the complete tensor is not double-quantized
+///   1   the shard's scales are codes, as in the complete tensor
+///   2   the shard's scales are decoded
 constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   const StoredFormat *stored = storedFormat(format.dtype);
   if (!stored || !format.doubleQuant)

@@ -68,9 +68,10 @@ private:
   Mode mode = Mode::kDirect; ///< mode of the current graph
 };
 
-// A captured graph cannot skip work, so an entry has four graphs: for at most
-// 1/4, 2/4, 3/4 and 4/4 labelled rows. If an entry has collectives, all ranks
-// get the same labelled_rows, and so choose the same graph.
+// A captured graph cannot skip work. So, for each value of hasOneSegment, an
+// entry has four graphs: for at most 1/4, 2/4, 3/4 and 4/4 labelled rows. If an
+// entry has collectives, all ranks get the same labelled_rows, and so choose
+// the same graph.
 
 inline constexpr size_t kLabelShares = 4;
 inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment

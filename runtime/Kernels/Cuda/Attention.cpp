@@ -38,8 +38,9 @@ struct Matrix {
 /// Two launches: for operands aligned to 16 bytes, and for all other operands.
 class AttentionLaunch {
 public:
-  /// Prepares both launches, with one block per 64 rows of a head. `heads`
-  /// names the constant that has the number of heads.
+  /// Prepares both launches. A block computes up to 64 rows and Variant::width
+  /// dimensions of a head. `heads` names the constant that has the number of
+  /// heads.
   static StatusOr<AttentionLaunch>
   prepare(CudaContext &context, std::string_view kernel, const KernelRequest &r,
           std::span<const Matrix> matrices, std::string_view heads,

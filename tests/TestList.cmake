@@ -91,7 +91,8 @@ e2e(published soak 60 published.py gemma-3-1b Phi-4-mini SmolLM3-3B
 e2e(recompute-gap full 60 recompute_gap.py)
 
 # ------------------------------- pairs of family, format, adapter and ranks
-# Each test trains every third row, starting at a different row.
+# covering, covering-1 and covering-2 together train all rows. The other tests
+# train a sample, every N-th row.
 e2e(covering quick 60 covering.py --jobs 1 --every 3 --peft ${peft})
 foreach(first 1 2)
   e2e(covering-${first} full 60 covering.py --jobs 1 --every 3 --first ${first}

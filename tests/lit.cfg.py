@@ -15,8 +15,8 @@ config.excludes = ["Inputs"]
 config.test_source_root = config.source_tests
 config.test_exec_root = config.build_tests
 
-# Search for the tools of this build first, then for FileCheck, not and
-# split-file.
+# Search for the tools of this build first, then for LLVM's: FileCheck,
+# split-file and `not`.
 config.environment["PATH"] = ":".join(
     [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
 )

@@ -85,8 +85,9 @@ static Kernels groupedWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Work of the softmax over a chunk's logits, which exceed the caches: passes
-/// for maximum and sum, then for the gradient, which overwrites the logits.
+/// Work of the softmax over a chunk's logits, which exceed the caches. Counts
+/// two reads for maximum and sum, although the kernel (HeadRows.cuh) needs only
+/// one. The gradient adds a read, and a write that overwrites the logits.
 static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   const double logits = rows * plan.vocab;
   double bytes = 2 * 4 * logits;

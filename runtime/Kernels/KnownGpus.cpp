@@ -18,7 +18,8 @@
 //
 // This project's attention (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu)
 // is limited by shared memory, of which a multiprocessor reads 128 bytes per
-// clock. For 16 rows, a warp needs:
+// clock. With 128 dimensions, a warp multiplies 16 rows with a tile of 64 rows
+// (forward) or 32 rows (backward). For one tile it needs:
 //
 //                                      forward   backward
 //   m16n8k16, of 4,096 FLOPs each          128        224
@@ -33,8 +34,8 @@
 // Assumed for all rows: a multiprocessor issues 128 single-lane instructions
 // per clock, at the boost clock. The gap between dependent kernels of a graph
 // is 1.5 us. A small all-reduce takes 20 us in a node, and as much for each
-// doubling of nodes. NF4 is decoded at copy speed: 2.516 bytes are moved for
-// each f32 value of 4 bytes.
+// doubling of nodes. NF4 is decoded at copy speed: for each value, 0.516 bytes
+// are read and 2 bytes written. decodeGbps counts 4 bytes for each value.
 
 #include "runtime/Kernels/DeviceProfile.h"
 
@@ -66,9 +67,9 @@ constexpr Gpu kGpus[] = {
     // like FlashAttention-2 (Dao, 2023). At 2,048: the H200's ratio.
     {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
      {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
-    // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. GEMMs are assumed
-    // slower than the H200's (700), and cuDNN's attention in the same ratio.
-    // Copies: 0.87 of the peak.
+    // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. Assumed: GEMMs reach
+    // 700 TFLOP/s (H200: 790), and cuDNN's attention is slower by the same
+    // ratio. Copies: 0.87 of the peak.
     {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
      {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s per GPU.

@@ -45,9 +45,9 @@ struct RangeUse {
 class AccessCheck {
 public:
   /// Resets all state for a new entry with idle queues, after the runtime wrote
-  /// `inputs`. Other inputs, activations, workspaces and results must be
-  /// written before they are read. All other arenas hold data of the runtime or
-  /// other entries.
+  /// `inputs`. These bytes must be written before they are read: other inputs,
+  /// activations (also those saved on the host), workspaces and results. All
+  /// other arenas hold data of the runtime or other entries.
   void begin(uint32_t eventCount, std::span<const RangeUse> inputs);
 
   /// Checks the next command of `queue`, which reads before it writes.

@@ -48,7 +48,7 @@ inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
                        {"run_ranks", &qlora_module::run_ranks},
                        {"entries", &qlora_module::entry_count}};
 
-/// Returns kDataLoss with a message; every check here uses it for errors.
+/// Returns kDataLoss with a message: the error for damaged modules.
 template <typename... Args>
 Status damaged(fmt::format_string<Args...> format, Args &&...args) {
   return Status::dataLoss(format, std::forward<Args>(args)...);

@@ -14,9 +14,9 @@
 
 namespace qlora {
 
-/// A row of the memory table. `measured` is 0 before the measurement. Rows that
-/// are not counted in the total come after the total. A row with `isPart`
-/// splits the row above; it is not counted and not measured.
+/// A row of the memory table. `measured` is 0 before the measurement. A row
+/// with `isPart` is a part of the row above, so it is not added to the total,
+/// and not measured. Rows without `isCounted` are printed after the total.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;

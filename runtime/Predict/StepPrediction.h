@@ -66,7 +66,8 @@ struct StepPrediction {
   std::vector<PredictedCollective> collectives; ///< sorted by first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
-  /// Rows of Kernels.def that run, in table order, except WorkCategory::kRows.
+  /// Returns the names of the kernels of Kernels.def that run, in table order.
+  /// Kernels of WorkCategory::kRows (CostModel.h) are left out.
   std::vector<std::string> rows() const;
   Work work() const;
   /// Returns the sum of the kernels' times, as if each ran alone.

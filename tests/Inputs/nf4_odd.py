@@ -4,8 +4,10 @@
 decoded values (bnb_values.py).
 
 Run by hand with torch 2.15.0, bitsandbytes 0.50.2 and safetensors; the output
-is committed. A case NAME.<block>.<double> holds `input`, `packed`, `absmax`
-and, with double quantization, `nested_absmax`, `nested_offset`; `dequantized`.
+is committed. A case NAME.<block>.<double> has these tensors:
+
+    input, packed, absmax, dequantized
+    nested_absmax, nested_offset, nested_quant_map   with double quantization
 """
 
 import pathlib

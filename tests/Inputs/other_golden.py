@@ -56,7 +56,8 @@ torch.set_num_threads(1)  # the matrices are small
 
 
 def load(folder):
-    """In float32, whichever transformers wrote its config.json."""
+    """Loads a model in float32. Replaces the keys of config.json that only
+    newer versions of transformers read."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
     config.pop("dtype", None)
@@ -72,7 +73,7 @@ def load(folder):
 
 
 def save(model, source, to):
-    """Returns parameters by the names in the files, tied weights once."""
+    """Writes the model folder `to` in float32, with tied weights once."""
     os.makedirs(to, exist_ok=True)
     with open(os.path.join(source, "config.json")) as file:
         config = json.load(file)
@@ -210,7 +211,9 @@ def trainer_optimizer(named, case):
 
 
 def without_signs(expected, before, model, is_residual):
-    """Returns the expected values for adapters that started at factors."""
+    """Returns expected values that do not depend on the signs of singular
+    vectors. `is_residual`: the initial adapter was subtracted from the base, so
+    a weight's change is the adapter's difference from its initial value."""
     numbers = {k: v for k, v in expected.items()
                if not k.startswith(("grad.", "final."))}
     numbers |= {"abs_" + k: v.abs() for k, v in expected.items()

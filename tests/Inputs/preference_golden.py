@@ -155,8 +155,8 @@ def loss_of(kind, trainer, ids, labels, desirable=None):
 
 
 class Logged:
-    """Returns KTOTrainer's logged values, as means over the answers of a
-    step."""
+    """Collects the values that KTOTrainer logs. expected() returns their means
+    over the answers of each step."""
 
     def __init__(self):
         self.steps = {}

@@ -68,7 +68,8 @@ protected:
       for (const auto &[make, free] : kLives)
         EXPECT_EQ(count(make) - (sweep.name() == make), count(free))
             << make << ", " << where;
-      // Errors of a cuDNN plan name cuDNN. Then other engines are tried.
+      // If a call for a cuDNN plan fails, another engine is tried, so the work
+      // may succeed. If it fails, the error names cuDNN instead of the call.
       const bool isOfPlan = sweep.name().starts_with("cudnnBackend");
       EXPECT_TRUE(!status.isOk() || !sweep.hasFailed() || isOfPlan) << where;
       if (!status.isOk())

@@ -208,8 +208,9 @@ double lossWith(const Head &h, const char *operand, int64_t index,
 /// Returns the derivative of the reference's loss from finite differences.
 struct LossSlope {
   static constexpr double kStep = 0x1p-6;
-  /// Error bound: kStep^2 times a third derivative of about `rows`, plus the
-  /// f32 rounding of a loss below 16 divided by the step.
+  /// Error bound: kStep^2 / 6 times the third derivative, which is about 6 for
+  /// the sum of 6 rows' losses. Added is the f32 rounding of a loss below 16,
+  /// divided by the step.
   static constexpr double kLimit = 6 * kStep * kStep / 6 + 16 * 0x1p-24 / kStep;
   const Head &h;
 

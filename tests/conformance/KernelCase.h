@@ -41,9 +41,9 @@ inline double unitRoundoff(qlora_dtype dtype) {
 
 /// Returns the allowed difference between a kernel and the reference. Both
 /// round once to the result's type. The kernel also has the error of an f32 sum
-/// of `terms` products of at most `magnitude`. This error grows like `terms`:
-/// partial sums, and the sum of their rounding errors, each like its square
-/// root.
+/// of `terms` products of at most `magnitude`. For random signs, partial sums
+/// grow like sqrt(terms). Each addition has a rounding error of this size, and
+/// these errors add up to sqrt(terms) times one of them: about `terms`.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +

@@ -150,9 +150,9 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
       }
 }
 
-/// Returns runs of 256 scales from 0 to 2. All runs together cover every half
-/// bucket, and thus both sides of every bucket edge and all codes except those
-/// of the map's smallest entries.
+/// Returns runs of 256 scales. Every run contains 0 and 2, so all runs have the
+/// same range. The scales between are at even steps, two in each bucket
+/// (nf4Bucket). They use all codes except those of the map's smallest entries.
 std::vector<float> evenScales() {
   constexpr int64_t kSteps = 131072;
   std::vector<float> scales;

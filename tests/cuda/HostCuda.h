@@ -215,8 +215,8 @@ inline float __frsqrt_rn(float a) { return float(1.0 / sqrt(double(a))); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 
-/// Returns the result of an approximate instruction. Its relative error is
-/// nearly `units` * 2^-24, up or down depending on the bits of the argument.
+/// Returns the result of an approximate instruction. Its relative error is at
+/// most `units` * 2^-24. A hash of the argument chooses its size and sign.
 /// Subnormal results are zero.
 inline float qlora_host_inexact(double exact, float argument, double units) {
   const uint32_t hash = __builtin_bit_cast(uint32_t, argument) * 0x9e3779b9u;

@@ -23,10 +23,13 @@ from goldens import cuda_environment, cuda_flags
 from promises import Case, call, read
 from safetensors_io import load
 
-# Largest gradient error, relative to the norm. For bf16, every rank and every
-# sum rounds the gradient (half of 2^-8 each). int8 rounds twice, each time by
-# half of 1/127 of the largest of 256 values. The error of power_sgd is the
-# gradient's component outside of the low-rank projection.
+# Largest gradient error, relative to the norm.
+#
+#   bf16        every rank and every sum rounds each value, by at most 2^-8 of
+#               it (root mean square: 1.5e-3)
+#   int8        two roundings, each by at most half of 1/127 of the largest of
+#               256 values
+#   power_sgd   the gradient's component outside of the low-rank projection
 GRADIENT = {"bf16": 6e-3, "int8": 2e-2, "power_sgd": 1}
 # Largest difference of losses, and of adapters relative to the distance that
 # training moved them. Measured for bf16 and int8: 8e-5 and 2e-3. Measured for

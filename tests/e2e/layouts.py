@@ -73,8 +73,8 @@ LAYOUTS = {
            (4, "ep=2", 1))}
 # MoE families with adapters on experts. These have no dropout.
 ADAPTED = ("mixtral", "qwen2moe")
-# Minimum number of weights, in two layers, that tp must shard. Families that
-# are not listed must shard 12.
+# Minimum number of weights, in two layers, that tp must shard; 12 for families
+# that are not listed.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 

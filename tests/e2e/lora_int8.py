@@ -11,7 +11,8 @@ are the same to the bit. The gradients of A are the exact ones plus the noise of
 rounding to 127 steps. Their projection on the exact gradients is 1 within 0.3 %
 (with a scale of max / 128 it would differ by 0.8 %). Later losses stay close.
 The plan saves more than half of the bytes that the compiler estimates for int8,
-and no more than the estimate. A memory limit only changes rounding.
+and no more than the estimate. If int8 is combined with a memory limit, losses
+change only by rounding.
 """
 
 import argparse

@@ -25,9 +25,8 @@ import subprocess
 import sys
 import time
 
-# Script that enters a host. Sets the host's name, the names of all hosts, and
-# /proc. The shell remains the host's first process: when it ends, all others
-# end.
+# Runs a command on a host, after setting its /etc/hosts and its name. The shell
+# of this script remains the host's first process: when it ends, all others end.
 ENTER = """mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && "$@" &
 trap 'kill -TERM $!' TERM
 wait $!; code=$?

@@ -136,7 +136,7 @@ class Compiler:
 def occupancy(kernel):
     """Returns the fraction of a multiprocessor's threads that a kernel can use
     at once. Registers: 64 K in four parts, in units of 256 per warp. Shared
-    memory: 227 KiB; a block takes 1 KiB more than it requests."""
+    memory: 228 KiB; a block takes 1 KiB more than it requests."""
     of_warp = -(-kernel.registers // 8) * 8 * 32
     warps = kernel.threads // 32
     blocks = min(16384 // of_warp * 4 // warps, 64 // warps, 32,

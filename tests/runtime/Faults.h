@@ -9,7 +9,7 @@
 //     EXPECT_EQ(status.isOk(), !sweep.hasFailed()) << sweep.call();
 //   }
 //
-// Faults.cpp defines entry points of the C library, and thus replaces them in
+// FaultCalls.cpp defines functions of the C library, and thus replaces them in
 // the whole test program. run() also expects that no descriptor is left open
 // and that the operation ends soon.
 

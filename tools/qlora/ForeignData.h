@@ -21,8 +21,8 @@ struct ForeignData {
   /// Value of train_file or validation_file.
   nlohmann::ordered_json paths = nlohmann::ordered_json::array();
   std::set<std::string> formats; ///< values of row_format; empty: any
-  /// Column of each field, as in dataset_columns. "": the field is not read.
-  /// The field's own name: the column has this name.
+  /// Maps fields to their columns, as dataset_columns does. "": the field is
+  /// not read. A field that maps to itself has its default column.
   std::map<std::string, std::string> columns;
   bool hasPieces = false; ///< axolotl splits long rows of text into several
 

@@ -115,7 +115,8 @@ static const ForeignRow kForeignRows[] = {
      "interleaves data sets, which is not supported: write concat, and weights "
      "after the paths of train_file"},
 
-    // Keys that would change the result. Accepted only if they are off.
+    // Keys that would change the result: accepted only if they are off. The
+    // exception is do_eval, which is ignored.
     {"do_eval", "", kAny,
      "is ignored: validation_file and eval_strategy decide"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},

@@ -306,7 +306,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   auto file = openModel(settings.input);
   if (!file.isOk())
     return fail(file.status().message());
-  // Report an invalid model before a missing -o.
+  // Report an unreadable model file before a missing -o.
   if (settings.emit == "so" && settings.output.empty())
     return fail("no output is named: add -o train.so");
   llvm::SourceMgr sources;

@@ -11,8 +11,9 @@
 using namespace qlora;
 using namespace qlora::test;
 
-/// Returns half a unit in the last place of the stored type, plus the error of
-/// f32 arithmetic over `terms` added values of size one.
+/// Returns the allowed error. Rounding to the stored type may change a value by
+/// 2^-8 (bf16) or 2^-23 (f32) of its size. Added is the error of f32 arithmetic
+/// over `terms` values of size one.
 static double tolerance(qlora_dtype dtype, double size, int64_t terms) {
   double stored = dtype == QLORA_DTYPE_BF16 ? 0x1p-8 : 0x1p-23;
   return stored * std::abs(size) + 0x1p-22 * (8 + terms);

@@ -136,7 +136,8 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
       {R"(["q_proj"])", "[1]", R"(["blocks", "h"])", "model.h.1.q_proj", true},
       {R"(["q_proj"])", "[1]", R"j(["(a|h)"])j", "model.h.1.q_proj", true},
       {R"(["q_proj"])", "[0]", R"(["h"])", kQuery, false},
-      // Paths without a number, or without a component before the number.
+      // PEFT finds no layer: the first path has no number, the second only one
+      // component before the number.
       {R"(["embed_tokens"])", "[0]", "[]", "model.embed_tokens", false},
       {R"(["q_proj"])", "[1]", "[]", "h.1.q_proj", false},
       // layers_to_transform does not apply to a target given by its full path.

@@ -8,8 +8,8 @@
 // rounded up to rows of 1024: 6144.
 //
 // Three buckets have sizes near 3 : 2 : 1, so they end near 3072, 5120 and
-// 6144. c is the first bucket, because more than half of c is below 3072; b
-// begins the second; a is left for the third.
+// 6144. c is the first bucket, and already ends after 3072. So b begins the
+// second bucket, and a is left for the third.
 
 // CHECK: module attributes {train.decisions = {"bucket-gradients" = [{bytes = 20480 : i64, offset_bytes = 0 : i64, parameters = 1 : i64, starts_after = "c"}{{.*}}, train.flat_elements = 6144 : i64
 // CHECK-SAME: train.layout = [@c, @b, @a]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Sharded updates: each rank computes its rows of each group and gathers the
-// rows of other ranks (ZeRO-1).
+// Sharded updates (ZeRO-1): all trainable parameters are one tensor with rows
+// of 1024 elements. Each rank updates its rows and gathers the other rows.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step=pieces=3 --round-adapters --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM

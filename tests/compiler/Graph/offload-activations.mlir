@@ -26,7 +26,8 @@
 //
 // * A copy to the host comes after the row ops that compute and read the value,
 //   so that these can be fused.
-// * Later ops wait for all copies to the host except the last two (`behind 1`).
+// * After a copy to the host, later ops do not wait for this copy or for the
+//   last one before it (`behind 1`). They wait for all older copies.
 // * A copy back starts one layer before the layer that reads the value, in the
 //   order of the reads.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}

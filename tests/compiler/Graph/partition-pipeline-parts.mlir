@@ -53,8 +53,9 @@
 // STEP1: model.receive from 1 {phase = #model.phase<backward>
 // STEP1: model.send {{.*}} to -1 {phase = #model.phase<backward>
 
-// For chunks 0 and 1: the forwards of both virtual stages, then the backward of
-// the second virtual stage.
+// Stage 1 has layers 1 and 3. It computes layer 1 of both chunks, then forward
+// and backward of layer 3 for chunk 0. Then it computes layer 3 of chunk 1, and
+// the backward of layer 1 for chunk 0 (PipelineOrder.h).
 // TURNS: model.receive from -1
 // TURNS: model.linear {{.*}}layer = 1
 // TURNS: model.send {{.*}} to 1

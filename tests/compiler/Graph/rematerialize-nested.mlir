@@ -2,9 +2,9 @@
 // RUN: qlora-opt %s --rematerialize="budget=1" --plan-dequant="form=per-use" | FileCheck %s --check-prefix=DECODE
 
 // Four blocks x -> x + f(swiglu(g)), g = x W', where g is four times as wide as
-// x and the gradient of a block reads x and g. x0, x2 and x3 are saved; x1 is
-// recomputed for block 1, from x0. That needs the values inside block 0, which
-// are freed and recomputed a second time for the gradient of block 0.
+// x and the gradient of a block reads x and g. x0 and x1 are not saved. Block 1
+// needs x1, so the embedding and block 0 are recomputed. x0 then stays for the
+// gradient of block 0, but g of block 0 is recomputed a second time.
 
 // CHECK-LABEL: train.step accumulate{{.*}} times = 2 : i64
 // CHECK: %[[W:.*]] = model.weight @up0

@@ -34,8 +34,8 @@
 // CHECK: model.linear %[[A3]], {{.*}} -> tensor<2x8x128xf32>
 // CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
 
-// With one sequence, ranges arrive in order: attention has no swap_blocks next
-// to its all_to_all.
+// With one sequence, the tokens arrive in order: no swap_blocks is between an
+// all_to_all and attention.
 // CHECK-LABEL: func.func @one
 // CHECK: %[[P1:.*]] = model.swap_blocks %{{.*}} {first = 8 : i64, second = 2 : i64} : (tensor<1x8x128xf32>) -> tensor<2x8x64xf32>
 // CHECK-NEXT: model.all_to_all %[[P1]] {ranks = #model<ranks cp>} : (tensor<2x8x64xf32>) -> tensor<1x16x64xf32>

@@ -8,7 +8,8 @@
 
 // NEVER-NOT: slice
 
-// Tables are sliced by rows if that needs no additional reduction.
+// A table is sliced by rows if its number of rows is divisible by the ranks, and
+// no result that must be all-reduced has more bytes than the table.
 // CHECK-DAG: model.parameter @words : tensor<500x64xbf16> {{.*}}slice = #model.slice<2, 0, [1000]>
 // CHECK-DAG: model.parameter @seen : tensor<1000x64xbf16> {{.*}}slice = #model.slice<2, 0, [2000]>
 // CHECK-DAG: model.parameter @odd : tensor<1001x64xbf16> {file = "m.safetensors"}

@@ -51,7 +51,8 @@
 // REST: model.gather_weight @own
 // REST-NEXT: model.head_loss
 
-// A table of which kernels only read single rows is in host memory.
+// A table of which kernels only read single rows stays unsharded, so that
+// place-frozen-weights can put it into host memory.
 // HOST: model.parameter @odd : tensor<211x20xf32> {file = "m.safetensors"}
 // HOST: model.weight_piece @words
 // HOST: model.weight @odd

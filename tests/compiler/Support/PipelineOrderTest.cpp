@@ -53,8 +53,8 @@ TEST(PipelineOrder, AnEvaluationHasNoBackward) {
             "F0 >F0 F1 <F0' >F1 F0' <F1' >F0' F1' >F1'");
 }
 
-/// The first stage begins its second part after the first chunk has passed
-/// through all stages.
+/// The turns of the last of two stages, each with two virtual stages (parts).
+/// Both chunks pass part 0 before the first chunk reaches part 1.
 TEST(PipelineOrder, PartsTakeTurns) {
   const PipelineForm form = {2, 2, 2};
   EXPECT_EQ(textOf(pipelineOrder(form, 1)),

@@ -7,9 +7,9 @@
 // Generated kernels: the launch in the tables has the same symbol, constants,
 // rows and operand addresses. Its operands give the ranges.
 //
-// Library device functions: the tables do not list their arguments. The range
-// of an argument starts at its address. It ends where the last library operand
-// ends that contains this address.
+// Library device functions: the tables do not list their arguments. Several
+// operands of library launches may contain an argument's address. The range
+// starts at this address and ends at the largest end of these operands.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H

@@ -101,7 +101,7 @@ KERNEL warp_operations(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = isRight ? 1.0f : 0.0f;
 }
 
-/// Writes `constants[0]` floats past the end of its operand.
+/// Writes a single float, `constants[0]` elements after the operand's end.
 KERNEL write_past_end(const __grid_constant__ qlora_cuda_args args) {
   if (place() == 0)
     floats(args, 0)[args.rows + args.constants[0]] = 1.0f;

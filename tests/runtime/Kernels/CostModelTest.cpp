@@ -192,7 +192,8 @@ TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
 }
 
 TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
-  // The queries of 1,000 tokens attend to 5.005e5 keys in total.
+  // With a causal mask, N queries attend to N (N + 1) / 2 keys in total:
+  // 5.005e5 keys for N = 1000.
   std::vector<std::pair<const char *, int64_t>> shape = {
       {"length", 1024}, {"dim", 64}, {"ldq", 64}, {"ldk", 64}, {"ldv", 64},
       {"ldo", 64}, {"window", 0}, {"cap", 0}};

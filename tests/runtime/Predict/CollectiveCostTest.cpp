@@ -80,10 +80,13 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   };
   const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
   EXPECT_GT(once, 0);
-  // Windows have 2 MiB. An all-reduce synchronizes twice in each of 4 rounds.
+  // A round transfers 1 MiB of each rank. In an all-gather, two ranks have
+  // 2 MiB each: 2 rounds. In an all-reduce, each has 4 MiB: 4 rounds, each
+  // synchronized twice.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 2), 2 * once);
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
-  // An all-gather of N ranks needs N - 1 messages.
+  // Four ranks have 1 MiB each: 1 round. A round of N ranks needs N - 1
+  // messages.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
 }
 

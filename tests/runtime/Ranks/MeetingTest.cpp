@@ -26,9 +26,8 @@ static constexpr int kManyRanks = 200;
 #endif
 
 namespace {
-/// Unrelated connections to a port. In turn, each is silent, speaks another
-/// protocol, sends half a greeting, or sends a complete greeting with another
-/// secret.
+/// Unrelated connections to a port, of four kinds: silent ones, another
+/// protocol, half a greeting, and a complete greeting with another secret.
 class Strangers {
 public:
   explicit Strangers(int port, int count = 64) {
@@ -279,8 +278,9 @@ TEST(Meeting, AllAreToldOfTooFewDescriptors) {
 TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
-  // The unrelated clients hold all descriptors for a second. Rank 0 must wait
-  // longer than that, although some of them send a wrong secret.
+  // Rank 1 can connect only when rank 0 has closed the unrelated connections,
+  // after a second (ConnectionLoop.h). A wrong secret shortens the wait for
+  // rank 1 to this limit, which must be longer than a second.
   ranks.env.limits.stranger = 5s;
   const Strangers strangers(ranks.env.masterPort); // queued by the system
   const auto start = Clock::now();

@@ -222,8 +222,8 @@ TEST_F(Session, PredictsAStepOfAGpu) {
   EXPECT_EQ(report["assumed"]["gpu"]["gpus_per_node"], 8);
   EXPECT_EQ(report["memory_bytes"]["gradient"], 136);
   const auto &step = report["predictions"][1];
-  // A micro-batch has four kernels and the update two; a step has 512 tokens
-  // per rank.
+  // A micro-batch has four kernels and the update two. On 64 ranks, a step has
+  // 64 * 4 * 2 * 8 tokens.
   EXPECT_EQ(step["total"]["kernels"], 6);
   for (const auto &figure : {step, step["low"]})
     EXPECT_DOUBLE_EQ(figure["tokens_per_second"].get<double>() *

@@ -55,7 +55,8 @@ const std::vector<SliceParameter> kStoredRows = {
     {{kStoredStack, {144, 96}, kStored, kF32, kInt4, kInt4, 32, false, 2},
      0,
      {72, 72}},
-    // A quantization block of these files is one row of a shard.
+    // A row of a shard is one block of gptq_8. The other files have one block
+    // per row, so a row of a shard is half of a block.
     {{"gptq_8.weight", {24, 64}, kStored, kF32, kInt8, kInt8, 32}, 1, {64}},
     {{"gptq_whole.weight", {40, 56}, kStored, kF32, kInt4, kInt4, 56},
      1,

@@ -20,7 +20,8 @@ template <int N> struct qlora_lanes {
 template <int Bytes> struct qlora_word { using type = uint32_t; };
 template <> struct qlora_word<2> { using type = uint16_t; };
 
-/// N adjacent elements of type T, accessed in words of at most 16 bytes.
+/// N adjacent elements of type T. A load or store moves one `part`, at most 16
+/// bytes, at a time.
 template <typename T, int N> struct qlora_packed {
   static constexpr int kBytes = N * int(sizeof(T));
   static constexpr int kAccess = kBytes < 16 ? kBytes : 16;

@@ -162,8 +162,9 @@ const OptionRow kRows[] = {
      "rows of a micro-batch on each rank", "micro_batch_size batch_size", "", 1,
      1 << 20},
     {"auto_find_batch_size", kBool, "false", kProgram, kShape,
-     "compile for the batch size with the smallest predicted time per row "
-     "that fits --memory-limit, or else this machine's free memory; a given "
+     "compile for the largest batch size that fits the memory and is predicted "
+     "to take at most 1 % more time per row than the fastest. The memory is "
+     "--memory-limit, or else what --memory-limit auto finds; a given "
      "--per-device-train-batch-size is the maximum"},
     {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
      "rows of a micro-batch in evaluations. 0: the training batch size; no "
@@ -179,7 +180,7 @@ const OptionRow kRows[] = {
      "grad_checkpoint enable_activation_checkpointing"},
     {"memory_limit", kSize, "0", kProgram, kShape,
      "maximum memory of a rank, such as 20GiB; auto: what is free on this "
-     "machine; 0: no limit", "", "auto", 0},
+     "machine or its first GPU, less a reserve; 0: no limit", "", "auto", 0},
     {"host_memory_limit", kSize, "0", kProgram, kShape,
      "maximum pinned host memory of a rank for --offload, such as 32GiB; 0: "
      "no limit", "", "", 0},
@@ -345,11 +346,12 @@ const OptionRow kRows[] = {
      "qwen2.5 qwen3-training vicuna zephyr"},
 
     {"eval_strategy", kChoice, "no", kRun, kReport,
-     "when to evaluate during training", "evaluation_strategy",
-     "no steps epoch"},
+     "when to evaluate during training. no: only if --eval-steps is positive; "
+     "steps: every --eval-steps; epoch: after each epoch",
+     "evaluation_strategy", "no steps epoch"},
     {"eval_steps", kInt, "0", kRun, kReport,
-     "optimizer steps between evaluations; 0: as --logging-steps, if "
-     "--eval-strategy is steps", "", "", 0, 1e15},
+     "optimizer steps between evaluations, also if --eval-strategy is no; 0: "
+     "as --logging-steps, if --eval-strategy is steps", "", "", 0, 1e15},
     {"logging_steps", kInt, "10", kRun, kReport,
      "optimizer steps between log lines", "log_every_n_steps steps_per_report",
      "", 1, 1e15},

@@ -28,6 +28,10 @@ compiles again if it changes, in seconds; `qlora-run` refuses another value.
 `[...]` repeats. An option without a value is true or false: `--packing`,
 `--packing false`, `--no-packing`.
 
+**Other names**: a name with a value in parentheses is a switch that sets this
+value. `--bf16 (bfloat16)` means that `--bf16`, or `bf16: true` in a YAML file,
+is the same as `--compute-dtype bfloat16`.
+
 `qlora memory` and `qlora compare` have a few of their own: see their `--help`.
 """
 COLUMNS = ("Option", "Other names", "Values", "Default", "Compiled in?",

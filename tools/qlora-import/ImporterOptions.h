@@ -14,14 +14,16 @@ inline constexpr OptionRow kImporterOptions[] = {
      "file to write; -: standard output", "o"},
     {"embedding_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
      "Dropout",
-     "dropout of embeddings, instead of config.json's", "embd_pdrop"},
+     "dropout of embeddings; without this option, config.json's rate counts",
+     "embd_pdrop"},
     {"residual_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
      "Dropout",
-     "dropout of each layer's output, instead of config.json's", "resid_pdrop"},
+     "dropout of the outputs of attention and MLP; without this option, "
+     "config.json's rate counts", "resid_pdrop"},
     {"attention_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
      "Dropout",
-     "dropout of attention, instead of config.json's; only 0 is supported",
-     "attn_pdrop"},
+     "dropout of attention weights, of which only 0 is supported; without "
+     "this option, config.json's rate counts", "attn_pdrop"},
 };
 
 } // namespace qlora

@@ -85,8 +85,8 @@ options:
                         names (default: all-linear; compiled in)
   --memory-limit SIZE|auto
                         maximum memory of a rank, such as 20GiB; auto: what is
-                        free on this machine; 0: no limit (default: 0; compiled
-                        in)
+                        free on this machine or its first GPU, less a reserve;
+                        0: no limit (default: 0; compiled in)
 
 example:
   tool

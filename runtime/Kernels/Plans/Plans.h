@@ -10,8 +10,8 @@
 //   plans::<op>::<implementation>::limits          see KernelRow
 // Kernels.def names the functions for workspaces and tuning.
 //
-// A request may come from a hostile train.so: `shapes` must refuse every
-// request for which a kernel would access memory outside operands of the
+// A compiler bug may put any request into a train.so. So `shapes` must refuse
+// every request for which a kernel would access memory outside operands of the
 // returned shapes. Sizes saturate instead of wrapping around.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_PLANS_H

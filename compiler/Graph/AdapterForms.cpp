@@ -76,9 +76,9 @@ LogicalResult qlora::recordLoraInitFactors(ModuleOp root,
   if (parameter.getStoredQuantized() || parameter.getPartNames())
     return parameter.emitError("init_lora_weights: '")
            << parameter.getSymName()
-           << "' is quantized or stacked, but pissa, olora and loftq need the "
-              "original weight; use an unquantized model, or "
-              "init_lora_weights: true";
+           << "' is stored quantized or as several tensors, but pissa, olora "
+              "and loftq need the original weight; use an unquantized model, "
+              "or init_lora_weights: true";
   const int64_t values = std::min(product.getInWidth(), product.getOutWidth());
   if (rank > values)
     return parameter.emitError("init_lora_weights: '")

@@ -121,8 +121,8 @@ LogicalResult AttachTokensPass::attachToProduct(WeightedMatmul product,
   if (product.replaceOutputs(columns, rows.list))
     return success();
   return product->emitError("trainable_token_indices: this op shares the "
-                            "embedding's weight, but only an LM head can train "
-                            "its rows; import the model again");
+                            "embedding's weight, but only an LM head may share "
+                            "it; import the model again");
 }
 
 LogicalResult AttachTokensPass::attachTo(func::FuncOp function) {

@@ -141,7 +141,7 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
   if (weight && weight.getPart())
     return op->emitOpError(
         "uses a tp range of a trainable weight, which cp cannot shard again; "
-        "remove cp or tp from --parallel");
+        "do not train that weight");
   if (!shared.contains(own)) {
     operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {

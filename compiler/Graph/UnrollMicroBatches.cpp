@@ -241,11 +241,11 @@ void UnrollMicroBatchesPass::runOnOperation() {
                 stage = program::stageOf(module);
   if (chunks < 1 || lines < 1 || parts < 1 ||
       (parts > 1 && chunks % stages != 0)) {
-    step.emitError("expects at least one chunk, and with several virtual "
-                   "stages per rank a multiple of the stages, but got ")
-        << int64_t(chunks) << " chunks with " << int64_t(lines)
-        << " sequences per row, for " << int64_t(parts)
-        << " virtual stages in each of " << stages << " stages";
+    step.emitError("expects chunks, lines and parts of at least 1, and with "
+                   "parts above 1 a multiple of the stages as chunks, but got "
+                   "chunks=")
+        << int64_t(chunks) << " lines=" << int64_t(lines)
+        << " parts=" << int64_t(parts) << " for " << stages << " stages";
     return signalPassFailure();
   }
   const bool isTrained = step.getKind() == StepKind::Accumulate;

@@ -140,8 +140,8 @@ LogicalResult qlora::checkDivision(ModuleOp module) {
     return success();
   if (program::trainedPiecesOf(module) > 1)
     return module.emitError(
-        "--parallel: zero1 conflicts with fsdp and zero2, which also shard "
-        "updates; remove zero1");
+        "--parallel: zero1 conflicts with zero2, and with fsdp of trainable "
+        "weights: they shard updates too; remove zero1");
   for (auto parameter : module.getOps<ParameterOp>()) {
     const Optimizer *optimizer = findOptimizer(parameter.getOptimizer());
     if (parameter.getTrainable() &&

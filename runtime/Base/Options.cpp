@@ -116,8 +116,8 @@ Status Options::set(const OptionRow &row, json value, Source source) {
 Status Options::applyRecorded(std::string_view text) {
   const json object = parseExact<json>(text);
   if (!object.is_object())
-    return Status::dataLoss("the options recorded in the module are not a JSON "
-                            "object; compile it again");
+    return Status::dataLoss("the options recorded in the program are not a "
+                            "JSON object; compile it again");
   for (const auto &[key, raw] : object.items()) {
     const OptionRow *row = findOption(table, key);
     if (!row) {
@@ -129,7 +129,7 @@ Status Options::applyRecorded(std::string_view text) {
     auto value = parseOptionValue(*row, raw);
     if (!value.isOk())
       return value.status().withContext(
-          fmt::format("option {} recorded in the module", key));
+          fmt::format("option {} recorded in the program", key));
     QLORA_RETURN_IF_ERROR(set(*row, std::move(*value), Source::kRecorded));
   }
   isCompiled = true;
@@ -284,8 +284,8 @@ Status Options::validate() const {
   int64_t trainBatch = integer("per_device_train_batch_size");
   if (evalBatch != 0 && evalBatch != trainBatch)
     return Status::invalid(
-        "{} ({}) must be 0 or equal {} ({}): evaluation runs the same program, "
-        "and its results do not depend on the batch size",
+        "{} ({}) must be 0 or equal {} ({}): evaluation uses the training "
+        "batch size",
         spelling("per_device_eval_batch_size"), evalBatch,
         spelling("per_device_train_batch_size"), trainBatch);
   const std::string resume = text("resume_from_checkpoint");
@@ -319,7 +319,7 @@ Status Options::validate() const {
           spelling(name), spelling("quant_method"), text("quant_method"));
   if (boolean("quantize_moe_experts") && boolean("load_in_8bit"))
     return Status::invalid(
-        "{} conflicts with {}: experts cannot be stored in 8 bits; remove one",
+        "{} conflicts with {}, which does not quantize experts; remove one",
         spelling("quantize_moe_experts"), spelling("load_in_8bit"));
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
@@ -354,7 +354,8 @@ Status Options::validateData() const {
                              fmt::join(kForms, ", "));
   if (std::ranges::count(forms, "alpaca") && std::ranges::count(forms, "turns"))
     return Status::invalid(
-        "{}: alpaca and turns read the same rows; remove one",
+        "{}: 'alpaca' and 'turns' both read rows of 'instruction' and "
+        "'output'; remove one",
         spelling("row_format"));
   const auto columns = textMap("dataset_columns");
   if (const auto text = columns.find("text");

@@ -74,9 +74,9 @@ Status RunStart::takeFolder(const std::string &output) {
       const std::vector<std::string> replaced,
       qlora::takeFolder(output, run, isOurs ? resume->step() : -1));
   if (!replaced.empty())
-    remarks.push_back(fmt::format("this run replaces {} in '{}', kept as "
-                                  "{}.replaced until checkpoints are "
-                                  "replaced again",
+    remarks.push_back(fmt::format("this run renames {} in '{}', for example "
+                                  "to {}.replaced; the next run that renames "
+                                  "checkpoints deletes them",
                                   fmt::join(replaced, ", "), shownPath(output),
                                   replaced.front()));
   return Status::ok();

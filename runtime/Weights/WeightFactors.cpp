@@ -84,7 +84,8 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);
   if (weight.quantization == QLORA_QUANTIZATION_NONE)
-    return Status::invalid("init_lora_weights loftq: '{}' is not quantized; "
+    return Status::invalid("init_lora_weights loftq: --load-in-4bit does not "
+                           "quantize '{}', so it has no quantization error; "
                            "remove its module from lora_target_modules",
                            weight.name);
   if (w.isTransposed) {

@@ -41,7 +41,7 @@ REFUSED = [
      "is quantized and cannot be trained in full"),
     ({"format": {name for name, form in FORMATS.items()
                  if form.store and name != "mxfp4"}}, {"adapter": {"pissa"}},
-     "init_lora_weights: .* is quantized or stacked"),
+     "init_lora_weights: .* is stored quantized"),
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]

@@ -33,38 +33,37 @@ static std::string processText(const GpuProcess &process) {
   return fmt::format("process {}{} holds {}", process.pid, name, size);
 }
 
-/// Returns ": process 4711 (python) holds 136.2 GiB; stop it," for the
-/// processes that NVML names, or ";" if it names none.
+/// Returns ": process 4711 (python) holds 136.2 GiB" for the processes that
+/// NVML names, or an empty text if it names none.
 static std::string holdersText(const CudaGpu &gpu) {
   const auto nvml = Nvml::open();
   if (!nvml.isOk())
-    return ";";
+    return "";
   const auto processes = otherProcesses(*nvml.value(), gpu.pciBusId());
   std::string text;
   for (size_t i = 0; i < std::min(processes.size(), kMostNamed); ++i)
     text += (i == 0 ? ": " : ", ") + processText(processes[i]);
   if (processes.size() > kMostNamed)
     text += fmt::format(", and {} more", processes.size() - kMostNamed);
-  if (processes.empty())
-    return ";";
-  return text + (processes.size() == 1 ? "; stop it," : "; stop some,");
+  return text;
 }
 
 /// Returns kResourceExhausted if a GPU has less than `plannedBytes` free. The
 /// message is one line, without processes if NVML names none:
 ///
 ///   GPU 0 (NVIDIA H200) has 3.1 GiB free of 139.8 GiB, but the plan needs
-///   24.0 GiB: process 4711 (python) holds 136.2 GiB; stop it, choose another
-///   GPU (CUDA_VISIBLE_DEVICES), or compile the model with a smaller
-///   --memory-limit
+///   24.0 GiB: process 4711 (python) holds 136.2 GiB. Fix: stop other
+///   processes on this GPU, choose another GPU (CUDA_VISIBLE_DEVICES), or
+///   compile the model with a smaller --memory-limit
 static Status checkRoom(const CudaGpu &gpu, uint64_t plannedBytes) {
   QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   if (plannedBytes <= memory.free)
     return Status::ok();
   return Status::error(StatusCode::kResourceExhausted,
-                       "GPU {} ({}) has {} free of {}, but the plan needs {}{} "
-                       "choose another GPU (CUDA_VISIBLE_DEVICES), or compile "
-                       "the model with a smaller --memory-limit",
+                       "GPU {} ({}) has {} free of {}, but the plan needs "
+                       "{}{}. Fix: stop other processes on this GPU, choose "
+                       "another GPU (CUDA_VISIBLE_DEVICES), or compile the "
+                       "model with a smaller --memory-limit",
                        gpu.ordinal, gpu.name, sizeText(memory.free),
                        sizeText(memory.total), sizeText(plannedBytes),
                        holdersText(gpu));

@@ -124,7 +124,7 @@ Status CudaImages::load(const CudaDriver &theDriver, const LoadedModule &module,
     const qlora_image *image = bestImage(images, unit, gpu.arch);
     if (!image)
       return Status::unavailable(
-          "{} is sm_{}, but the module has code for {} only; "
+          "{} is sm_{}, but the program has code for {} only; "
           "compile it with sm_{} in --cuda-arch",
           gpu.name, gpu.arch, listImages(images, unit), gpu.arch);
     isCompiledHere |= image->kind == QLORA_IMAGE_PTX;
@@ -154,7 +154,7 @@ StatusOr<CUfunction> CudaImages::function(std::string_view symbol) {
     functions.emplace(name, found);
     return found;
   }
-  return Status::notFound("the module's device code has no function '{}'; "
+  return Status::notFound("the program's device code has no function '{}'; "
                           "compile the model again",
                           name);
 }

@@ -20,11 +20,11 @@ static constexpr const char *kAllOfThem[] = {"80",  "89",  "90",
 static Status checkWords(const std::vector<std::string> &archs) {
   if (archs.empty())
     return Status::invalid(
-        "--cuda-arch: expects an architecture, such as native");
+        "--cuda-arch: expects a value, such as 90 or native");
   for (const char *word : {kNativeArchs, kAllArchs, kNoArchs})
     if (archs.size() > 1 && std::ranges::count(archs, word))
       return Status::invalid(
-          "--cuda-arch: '{}' is a list of architectures; use it alone", word);
+          "--cuda-arch: '{}' allows no other value; use it alone", word);
   return Status::ok();
 }
 

@@ -33,7 +33,7 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | sed -e 's/\(@wq .*\)file_type.*}/\1stored_quantized}/' | not qlora-opt - --attach-adapters='r=4 init-a=factor init-b=factor targets=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=STORED
 
 // VALUES: error: init_lora_weights: 'l.0.k_proj' has 32 singular values, fewer than the rank 48; lower lora_r
-// STORED: error: init_lora_weights: 'wq' is quantized or stacked, but pissa, olora and loftq need the original weight
+// STORED: error: init_lora_weights: 'wq' is stored quantized or as several tensors, but pissa, olora and loftq need the original weight
 // TARGETS: error: lora_target_modules:
 // RANK: error: lora_r: expects at least 1, but got 0
 // DROPOUT: error: lora_dropout: expects 0 <= p < 1, but got 1

@@ -19,4 +19,4 @@
 // SAVED: error: trainable_token_indices: 'embed_tokens' is in modules_to_save, which trains all of its rows; remove it there, or remove this option
 // ADAPTER: error: trainable_token_indices: 'embed_tokens' is in lora_target_modules; remove it there, or remove this option
 // NONE: error: trainable_token_indices: expects one embedding of the input 'ids', but there are 0
-// SHARED: error: trainable_token_indices: this op shares the embedding's weight, but only an LM head can train its rows; import the model again
+// SHARED: error: trainable_token_indices: this op shares the embedding's weight, but only an LM head may share it; import the model again

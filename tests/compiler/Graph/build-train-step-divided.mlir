@@ -45,4 +45,4 @@
 // PROGRAM: program.launch @clip_norm.cpu
 // PROGRAM: program.launch @{{.*}}round
 
-// BOTH: error: --parallel: zero1 conflicts with fsdp and zero2, which also shard updates; remove zero1
+// BOTH: error: --parallel: zero1 conflicts with zero2, and with fsdp of trainable weights: they shard updates too; remove zero1

@@ -11,7 +11,7 @@
 
 // MANY: error: a pipeline of 6 stages needs as many layers, but the model has 4; use a smaller pp in --parallel, or fewer virtual stages
 // NONE: error: expects a stage index below the number of stages, and at least one virtual stage, but got stage 0 of 2 with 0 virtual stages each
-// ODD: error: expects at least one chunk, and with several virtual stages per rank a multiple of the stages, but got 3 chunks with 1 sequences per row, for 2 virtual stages in each of 2 stages
+// ODD: error: expects chunks, lines and parts of at least 1, and with parts above 1 a multiple of the stages as chunks, but got chunks=3 lines=1 parts=2 for 2 stages
 
 // The first stage has layers 0 and 2. The embedding, which layer 3 reads again,
 // is sent around the ring. So this stage also receives its own embedding:

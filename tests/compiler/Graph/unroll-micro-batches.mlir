@@ -8,7 +8,7 @@
 
 // ONE: train.step accumulate batch 2 length 4
 // ONE-NOT: chunks
-// ZERO: error: expects at least one chunk, and with several virtual stages per rank a multiple of the stages, but got 0 chunks with 1 sequences per row, for 1 virtual stages in each of 3 stages
+// ZERO: error: expects chunks, lines and parts of at least 1, and with parts above 1 a multiple of the stages as chunks, but got chunks=0 lines=1 parts=1 for 3 stages
 
 // This is the first of three stages. It sends all three chunks before it
 // receives the first gradient, because two more stages process a chunk first.

@@ -421,8 +421,8 @@ TEST(Options, ContradictionsAreRefused) {
   ASSERT_TRUE(options.applySettings(flags).isOk());
   EXPECT_EQ(options.validate().message(),
             "--per-device-eval-batch-size (3) must be 0 or equal "
-            "--per-device-train-batch-size (8): evaluation runs the same "
-            "program, and its results do not depend on the batch size");
+            "--per-device-train-batch-size (8): evaluation uses the "
+            "training batch size");
   Options block;
   OptionSetting odd[] = {setting("bnb_4bit_blocksize", "96")};
   ASSERT_TRUE(block.applySettings(odd).isOk());

@@ -232,7 +232,7 @@ TEST_F(CudaDeviceTest, SaysWhatAnUnknownGpuNeeds) {
   const Status status = create({});
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_HAS(status.message(),
-             "Fake GPU 0 is sm_75, but the module has code for PTX of "
+             "Fake GPU 0 is sm_75, but the program has code for PTX of "
              "compute_80, sm_80, sm_90 only; compile it with sm_75 in "
              "--cuda-arch");
 }
@@ -303,7 +303,7 @@ TEST_F(CudaDeviceTest, SaysWhichGpuIsMissing) {
 
 TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
   fake::machine.kernels.erase("gather");
-  EXPECT_HAS(create({}).message(), "kernel 'gather': the module's device code "
+  EXPECT_HAS(create({}).message(), "kernel 'gather': the program's device code "
                                    "has no function 'gather'");
   DemoTables cpu;
   tables.images.clear();

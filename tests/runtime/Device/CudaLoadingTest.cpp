@@ -150,7 +150,8 @@ TEST_F(CudaLoading, SaysWhatFailed) {
   fake::machine.failing.clear();
   fake::machine.kernels.erase("qlora_quantize_bf16");
   EXPECT_HAS(fill(20 * kMiB).status().message(),
-             "the module's device code has no function 'qlora_quantize_bf16'; "
+             "the program's device code has no function "
+             "'qlora_quantize_bf16'; "
              "compile the model again");
 }
 

@@ -105,7 +105,7 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   set("QLORA_TEST_CUDA_DEVICES", "none");
   EXPECT_HAS(refusal({}), "NVIDIA's driver sees no GPU");
   set("QLORA_TEST_CUDA_DEVICES", "sm_75:64");
-  EXPECT_HAS(refusal({}), "is sm_75, but the module has code for sm_90 only; "
+  EXPECT_HAS(refusal({}), "is sm_75, but the program has code for sm_90 only; "
                           "compile it with sm_75 in --cuda-arch");
   set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
   set("QLORA_TEST_CUDA_VERSION", "12080");
@@ -127,16 +127,17 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
 TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
   const std::string room = "GPU 0 (Software sm_90) has 0.0 MiB free of 64.0 "
                            "MiB, but the plan needs 0.0 MiB";
-  const std::string advice = " choose another GPU (CUDA_VISIBLE_DEVICES), or "
-                             "compile the model with a smaller --memory-limit";
+  const std::string advice = ". Fix: stop other processes on this GPU, choose "
+                             "another GPU (CUDA_VISIBLE_DEVICES), or compile "
+                             "the model with a smaller --memory-limit";
   set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");
   set("QLORA_TEST_CUDA_PROCESSES", "0:4711:python:64,1:12:other:64");
-  EXPECT_HAS(refusal({}), room + ": process 4711 (python) holds 64.0 MiB; "
-                                 "stop it," + advice);
+  EXPECT_HAS(refusal({}),
+             room + ": process 4711 (python) holds 64.0 MiB" + advice);
   set("QLORA_TEST_CUDA_PROCESSES", "0:7::0,0:12::30,0:4711:python:34");
   EXPECT_HAS(refusal({}),
              room + ": process 4711 (python) holds 34.0 MiB, process 12 holds "
-                    "30.0 MiB, process 7 holds an unknown amount; stop some," +
+                    "30.0 MiB, process 7 holds an unknown amount" +
                  advice);
   // If a call of NVML fails, only its part of the message is missing.
   for (const char *call :
@@ -150,7 +151,7 @@ TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
   const auto folder = this->folder / "no-nvml";
   withLibrary(folder, "libnvidia-ml.so.1", "/dev/null");
   set("LD_LIBRARY_PATH", folder.string() + ":" QLORA_CUDA_PLATFORM);
-  EXPECT_HAS(refusal({}), room + ";" + advice);
+  EXPECT_HAS(refusal({}), room + advice);
 }
 
 TEST_F(CudaSession, AFailingCallEndsTheRunWithItsName) {

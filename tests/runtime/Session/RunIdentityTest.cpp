@@ -88,7 +88,7 @@ TEST_F(RunIdentity, RewindTakesACheckpointOfItsOwnRun) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.errors,
               HasSubstr("out/checkpoint-2'; training continues"));
-  EXPECT_THAT(output.errors, HasSubstr("this run replaces checkpoint-6, "
+  EXPECT_THAT(output.errors, HasSubstr("this run renames checkpoint-6, "
                                        "checkpoint-5, checkpoint-4"));
   EXPECT_EQ(adapter("out"), adapter("fresh"));
   EXPECT_FALSE(fs::exists(at("out/checkpoint-6")));

@@ -140,8 +140,8 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
         "weight that is read by column; train without cp");
   if (weight && weight.getPart())
     return op->emitOpError(
-        "uses a tp range of a trainable weight, which cp cannot shard again; "
-        "do not train that weight");
+        "reads a trainable weight that --parallel tp shards; cp cannot shard "
+        "it too. Fix: do not train this module's weight, or remove cp");
   if (!shared.contains(own)) {
     operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {

@@ -42,8 +42,8 @@ struct CommandKernel {
 };
 
 /// Returns the kernels of a LAUNCH, FILL or COPY; none for other commands.
-/// `isUpdate`: the command is in UPDATE. `row`, if not null, runs a library
-/// launch instead of the module's row.
+/// `isUpdate`: the command is in UPDATE. `row`: the row of Kernels.def that
+/// executes a library launch; null: the row that the module names.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate, const DeviceProfile &device,

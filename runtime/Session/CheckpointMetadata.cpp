@@ -167,8 +167,9 @@ static Status compareOptions(const std::string &checkpoint,
     const std::string flag = flagSpelling(row.name);
     if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))
       return differs(checkpoint, flag, earlier, now);
-    remarks.push_back(fmt::format("{} is {}, and was {} before", flag,
-                                  dumpJson(now), dumpJson(earlier)));
+    remarks.push_back(
+        fmt::format("{} is {}; before the checkpoint it was {}", flag,
+                    dumpJson(now), dumpJson(earlier)));
   }
   return Status::ok();
 }

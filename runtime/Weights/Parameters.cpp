@@ -191,8 +191,9 @@ static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
   const auto count = static_cast<int64_t>(sources.tokens.size());
   if (table.rank != 2 || parameter.rank != 2 || parameter.shape[0] != count ||
       parameter.shape[1] != table.shape[1])
-    return Status::dataLoss("'{}' does not fit the {} trainable_token_indices "
-                            "of weight '{}'; compile it again",
+    return Status::dataLoss("parameter '{}' does not fit the {} "
+                            "trainable_token_indices of weight '{}'. Fix: "
+                            "compile the program again",
                             parameter.name, count, weight);
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight file,
                          findWeight(sources, table));

@@ -52,8 +52,8 @@ def changes(runs, arguments):
     refused(["8 rows", "3 ranks"], "--gpus", "3")
     refused(["--seed is 7", "is 8"], "--seed", "8")
     done = resumed("rate", "--learning-rate", "1e-3")
-    check("--learning-rate is 0.001, and was 0.005" in done.stderr,
-          done.stderr)
+    check("--learning-rate is 0.001; before the checkpoint it was 0.005"
+          in done.stderr, done.stderr)
     # Another program, model or data is refused.
     runs.compile("rank4.so", os.path.join(DEMO, "model"), "--lora-r", "4")
     refused(["--lora-r is 8", "is 4"], "--lora-r", "4", program="rank4.so")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Keys and entries of the program cache.
+// Entries of the program cache, and the part of a key that identifies the
+// model. Train.cpp has the rest of the key.
 
 #include "tools/qlora/ProgramCache.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Algorithms of all GEMMs that are prepared on one GPU. GEMMs with the same
-// signature share one choice: the first algorithm of cuBLASLt's heuristic, or
-// the algorithm of a pinned table. Device/Cuda/GemmTuner.h may change a choice
-// after all kernels are prepared and before the first kernel runs.
+// The current algorithms of all GEMMs that are prepared on one GPU. GEMMs with
+// the same signature share one choice. It starts as the first algorithm of
+// cuBLASLt's heuristic, or that of a pinned table. With --gemm-table measure,
+// Device/Cuda/GemmTuner.h chooses later, before the first kernel runs.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMSELECTION_H

@@ -78,8 +78,8 @@ private:
 };
 } // namespace
 
-/// Returns the elements from depth `k` on. `isAcross`: each column of the
-/// matrix has one depth; else each row has one.
+/// Returns the elements from index `k` of the summed dimension on: from column
+/// `k` if `isAcross`, else from row `k`.
 static const float *from(const std::vector<float> &dense, uint64_t rows,
                          bool isAcross, int64_t k) {
   return dense.data() + (isAcross ? uint64_t(k) * rows : uint64_t(k));

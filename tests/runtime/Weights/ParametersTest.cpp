@@ -382,7 +382,7 @@ TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
                                         16, 5, 6, 7, 8}));
   EXPECT_HAS(fill({5, 0, 6, 1}), "'m.embed.weight' has no row 6");
   EXPECT_HAS(fill({5}), "does not fit the 1 trainable_token_indices of weight "
-                        "'m.embed.weight'; compile it again");
+                        "'m.embed.weight'. Fix: compile the program again");
 }
 
 /// Fills the demo's adapter (renamed to `ours` if given) from a file with one

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Handles a loss or gradient that is not finite (--on-nonfinite).
+// Finds the cause of a loss or gradient that is not finite, and documents the
+// policy for such a step (--on-nonfinite). Trainer::handleNonFinite in
+// Training.cpp applies the policy.
 //
 // Such a step has no effect on the device: clip_norm's scale is NaN, and AdamW
 // then keeps all values. The option selects how the run continues:

@@ -54,7 +54,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 24u
+#define QLORA_ABI_VERSION 25u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* alignment of sharded data: a cache line */
 
@@ -269,7 +269,8 @@ enum qlora_entry_kind {
 
 /* A range of commands. A program has one UPDATE, and for each compiled length
  * (a variant) an ACCUMULATE, an ACCUMULATE_LAST and an EVALUATE over the same
- * arenas. Other entries exist only if they have commands. */
+ * arenas. A program that generates has one PREFILL and one DECODE. Other
+ * entries exist only if they have commands. */
 typedef struct qlora_entry {
   uint32_t kind;
   uint32_t first_command;

@@ -145,6 +145,20 @@ static Kernels headWork(const KernelRequest &r) {
   return kernels;
 }
 
+/// Work of cached_attention, and of joining the ranges if they have separate
+/// blocks. As in kernelWork(), slots without a window are half full.
+static Kernels cachedAttentionWork(const KernelRequest &r) {
+  const CudaCachedPlan plan = CudaCachedPlan::of(r);
+  Kernels kernels = {kernelWork(r)};
+  if (plan.ranges == 0)
+    return kernels;
+  const double bytes = double(plan.values.bytes + plan.states.bytes) /
+                       (r.constant("window") == 0 ? 2 : 1);
+  kernels[0].bytes += bytes;
+  kernels.push_back(rowWork(bytes, 0));
+  return kernels;
+}
+
 namespace {
 struct CudaWorkRow {
   std::string_view op;
@@ -162,6 +176,7 @@ static constexpr CudaWorkRow kRows[] = {
     {"head_part", headWork},
     {"grouped_matmul", groupedWork},
     {"grouped_weight_grad", groupedWork},
+    {"cached_attention", cachedAttentionWork},
 };
 
 static const KernelRow &firstRow(const KernelRequest &request) {

@@ -195,6 +195,34 @@ static Work attentionWork(const KernelRequest &r) {
                        *r.dtype("q"), r.op->name == "attention_grad");
 }
 
+/// Work of cached_attention if every slot is half full, which is the mean over
+/// a long generation.
+static Work cachedAttentionWork(const KernelRequest &r) {
+  const double entries = double(r.constant("entries")), dim = r.constant("dim");
+  const double tokens = double(r.constant("batch")) * r.constant("length");
+  const double keys = r.constant("window") > 0
+                          ? std::min(entries, double(r.constant("window")))
+                          : entries / 2;
+  const double pairs = tokens * r.constant("heads") * keys;
+  Work work;
+  work.attentionF32Flops = 4 * dim * pairs;
+  work.transcendentals = pairs;
+  work.bytes = bytesOf(2 * r.constant("batch") * keys *
+                           r.constant("kv_heads") * dim,
+                       *r.dtype("keys")) +
+               bytesOf(2 * tokens * r.constant("heads") * dim, *r.dtype("q"));
+  work.launches = 1;
+  return work;
+}
+
+/// Work of cache_rows: the rows are read, and written to the cache.
+static Work cacheRowsWork(const KernelRequest &r) {
+  const double elements = double(r.constant("rows")) * r.constant("columns");
+  return rowWork(bytesOf(elements, *r.dtype("x")) +
+                     bytesOf(elements, *r.dtype("cache")),
+                 0);
+}
+
 /// Work of the LM head if every row has a label; the number of labels is not
 /// known at compile time. Logits stay in cache, and each block of rows reads
 /// the weight. The weight gradient needs another pass with recomputed logits.
@@ -265,6 +293,8 @@ static constexpr KernelWorkRow kRows[] = {
     {"quantize_scales", WorkCategory::kRows, walkWork},
     {"attention", WorkCategory::kAttention, attentionWork},
     {"attention_grad", WorkCategory::kAttention, attentionWork},
+    {"cache_rows", WorkCategory::kRows, cacheRowsWork},
+    {"cached_attention", WorkCategory::kAttention, cachedAttentionWork},
     {"head_loss", WorkCategory::kHead, headWork},
     {"head_loss_grad", WorkCategory::kHead, headWork},
     {"head_part", WorkCategory::kHead, headWork},

@@ -67,6 +67,12 @@ UNREACHED = {
     "the row refuses float32": """
         attention.cudnn q f32, attention_grad.cudnn q f32,
         grouped_matmul.tensor a f32""",
+    "launched by entries of generation (generation.py), not of training": """
+        cache_rows.cuda x f32, cache_rows.cuda x bf16,
+        cache_rows.cuda cache f32, cache_rows.cuda cache bf16,
+        cache_rows.cuda cache f16, cached_attention.cuda q f32,
+        cached_attention.cuda q bf16, cached_attention.cuda keys f32,
+        cached_attention.cuda keys bf16, cached_attention.cuda keys f16""",
     "launched while weights load, not by a program": """
         quantize.cuda x bf16, quantize.cuda x f16, quantize.cuda x f32,
         quantize_scales.cuda scales f32""",

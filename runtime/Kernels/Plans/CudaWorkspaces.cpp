@@ -12,6 +12,10 @@ namespace qlora::plans {
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
+static int64_t dividedUp(int64_t count, int64_t each) {
+  return count / each + (count % each != 0);
+}
+
 // Matmuls ---------------------------------------------------------------------
 
 /// Returns cuBLASLt's scratch bytes: 16 f32 partial sums per element of c.
@@ -134,6 +138,41 @@ Size cudaAttentionDelta(const KernelRequest &r) {
 
 uint64_t attentionDeltaWorkspace(const KernelRequest &r) {
   return cudaAttentionDelta(r).bytes();
+}
+
+CudaCachedPlan CudaCachedPlan::of(const KernelRequest &r) {
+  const int64_t length = r.constant("length"), dim = r.constant("dim");
+  const int64_t keyHeads = r.constant("kv_heads");
+  const int64_t group = r.constant("heads") / keyHeads;
+  const int64_t tokens = std::max<int64_t>(kCachedRows / group, 1);
+  const Size blocks = Size(r.constant("batch")) *
+                      Size(dividedUp(length, tokens)) * Size(keyHeads) *
+                      Size(dividedUp(group, kCachedRows)) *
+                      Size(dividedUp(dim, kCachedDims));
+  // A block's tokens see `span` positions, from any position on.
+  const int64_t window = r.constant("window");
+  const int64_t span =
+      (window == 0 ? r.constant("entries") : window) + tokens - 1;
+  const int64_t ranges = dividedUp(span - 1, kCachedRangeKeys) + 1;
+  CudaCachedPlan plan;
+  Size all = blocks;
+  if (ranges > 1 && blocks.bytes() < uint64_t(kCachedFewBlocks)) {
+    plan.ranges = ranges;
+    all = blocks * Size(ranges);
+    const Size states = Size(r.constant("batch")) * Size(length) *
+                        Size(r.constant("heads")) * Size(ranges) * Size(4);
+    WorkspaceLayout layout(kCudaAlignment);
+    plan.values = layout.add(states * Size(dim));
+    plan.states = layout.add(states * Size(2));
+    plan.total = layout.end();
+  }
+  plan.blocks =
+      static_cast<int64_t>(std::min<uint64_t>(all.bytes(), uint64_t(1) << 62));
+  return plan;
+}
+
+uint64_t cudaCachedWorkspace(const KernelRequest &r) {
+  return CudaCachedPlan::of(r).total.bytes();
 }
 
 // Attention with cuDNN --------------------------------------------------------

@@ -69,6 +69,26 @@ struct CudaInt8Plan {
 /// attention_grad: bytes of rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 
+/// A block of cached_attention.cuda computes up to kCachedRows query heads of
+/// one key head, for up to kCachedDims dimensions (Device/Caches.cuh). The keys
+/// are split into ranges of kCachedRangeKeys positions.
+inline constexpr int64_t kCachedRows = 4, kCachedDims = 256,
+                         kCachedRangeKeys = 128;
+/// With fewer blocks than this, each range has a separate block: otherwise the
+/// blocks of a short batch with a long cache would not fill a GPU.
+inline constexpr int64_t kCachedFewBlocks = 256;
+
+/// Blocks and workspace of cached_attention.cuda.
+struct CudaCachedPlan {
+  int64_t blocks = 0; ///< clamped to 2^62
+  /// Maximum number of ranges of a row, if ranges have separate blocks; else 0.
+  int64_t ranges = 0;
+  Part values; ///< f32 [batch * length * heads, ranges, dim]
+  Part states; ///< f32 [batch * length * heads, ranges, 2]
+  Size total = 0;
+  static CudaCachedPlan of(const KernelRequest &request);
+};
+
 /// Maximum scratch of a forward plan of cuDNN, in bytes. The scratch holds the
 /// state of the kernel's scheduler, if it has one.
 inline constexpr int64_t kCudnnForwardScratch = 4096;

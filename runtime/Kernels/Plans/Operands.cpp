@@ -174,6 +174,39 @@ OperandShapes attention_grad::shapes(const KernelRequest &r) {
   return shapes;
 }
 
+// Caches ----------------------------------------------------------------------
+
+OperandShapes cache_rows::shapes(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t slots = r.constant("slots"), entries = r.constant("entries");
+  if (slots > kMaxExtent / entries)
+    return refusalOf(r, "slots", "be few enough for an address space");
+  return {{rows, columns, "ldx"},
+          {1, rows},
+          {1, rows},
+          {1, rows},
+          {slots * entries, columns}};
+}
+
+OperandShapes cached_attention::shapes(const KernelRequest &r) {
+  if (Reason reason = needExtents(r))
+    return *reason;
+  for (std::string_view name : {"slots", "entries"})
+    if (r.constant(name) > int64_t(1) << 24)
+      return refusalOf(r, name, "be at most 2^24");
+  const int64_t length = r.constant("length"), window = r.constant("window");
+  if (r.constant("entries") < window + length - 1)
+    return refusalOf(r, "entries", "hold a window and the new tokens");
+  const int64_t tokens = r.constant("batch") * length;
+  const int64_t queries = r.constant("heads") * r.constant("dim");
+  const OperandShape cache = {r.constant("slots") * r.constant("entries"),
+                              r.constant("kv_heads") * r.constant("dim")};
+  return {{tokens, queries, "ldq"}, cache,
+          cache,                    {1, tokens},
+          {1, tokens},              {1, tokens},
+          {tokens, queries, "ldo"}, {1, r.constant("heads")}};
+}
+
 // Walks over rows -------------------------------------------------------------
 
 /// Shape of an embedding's table with the vectors of `ids` token ids.

@@ -270,6 +270,32 @@ uint64_t attentionWorkspace(const KernelRequest &r) {
   return AttentionScratch::of(r).total.bytes();
 }
 
+CachedAttentionScratch CachedAttentionScratch::of(const KernelRequest &r) {
+  const int64_t dim = r.constant("dim");
+  const int64_t group = r.constant("heads") / r.constant("kv_heads");
+  WorkspaceLayout slot;
+  const auto take = [&](int64_t rows, int64_t columns) {
+    return slot.add(packed(kF32, rows, columns));
+  };
+  CachedAttentionScratch s;
+  s.queries = take(kCachedQueries * group, dim);
+  s.outputs = take(kCachedQueries * group, dim);
+  s.maxima = take(kCachedQueries, group);
+  s.sums = take(kCachedQueries, group);
+  s.keys = take(kCachedKeys, dim);
+  s.values = take(kCachedKeys, dim);
+  s.scores = take(group, kCachedKeys);
+  s.rowValues = take(3, group);
+  s.slotBytes = slot.end().bytes();
+  return s;
+}
+
+uint64_t cachedAttentionWorkspace(const KernelRequest &r) {
+  return (Size(int64_t(CachedAttentionScratch::of(r).slotBytes)) *
+          Size(kCachedTasks))
+      .bytes();
+}
+
 // Walks over rows -------------------------------------------------------------
 
 uint64_t columnSumWorkspace(const KernelRequest &r) {

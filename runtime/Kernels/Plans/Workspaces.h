@@ -167,6 +167,25 @@ struct AttentionScratch {
   static AttentionScratch of(const KernelRequest &request);
 };
 
+/// Maximum number of queries of a task of cached_attention, of keys that it
+/// processes at a time, and of its concurrent tasks.
+inline constexpr int64_t kCachedQueries = 8;
+inline constexpr int64_t kCachedKeys = 32;
+inline constexpr int64_t kCachedTasks = 16;
+
+/// The workspace of cached_attention: the scratch of each concurrent task. A
+/// task is a block of queries, with the query heads of one key head.
+struct CachedAttentionScratch {
+  Part queries, outputs; ///< f32 [kCachedQueries * group, dim]
+  Part maxima, sums;     ///< f32 [kCachedQueries * group]
+  Part keys, values;     ///< f32 [kCachedKeys, dim]
+  Part scores;           ///< f32 [group, kCachedKeys]
+  Part rowValues;        ///< f32 [3, group]
+  uint64_t slotBytes = 0;
+
+  static CachedAttentionScratch of(const KernelRequest &request);
+};
+
 // LM head and cross-entropy ---------------------------------------------------
 //
 // On the CPU, head_loss, head_loss_grad and head_part divide work as follows.

@@ -14,6 +14,7 @@ defvar ProfileOption =
            "a known GPU, or device.json of qlora-run --calibrate">;
 
 include "compiler/Graph/Passes.td"
+include "compiler/Graph/GenerationPasses.td"
 include "compiler/Graph/ShardPasses.td"
 include "compiler/Schedule/Passes.td"
 

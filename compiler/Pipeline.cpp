@@ -88,7 +88,11 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
+  if (options.generationRows > 0)
+    shapes.generation = {options.generationRows, options.prefillTokens};
   pm.addPass(createSpecializeShapes(shapes));
+  pm.addPass(
+      createBuildGeneration({options.generationLength, options.cacheType}));
   // These passes must run before build-train-step, which differentiates the
   // computation of one rank.
   pm.addPass(createShardMatmuls({options.tensorRanks}));

@@ -27,6 +27,10 @@ struct CompileOptions {
   int64_t linesOfRow = 1; ///< sequences of a row, according to the objective
   std::vector<int64_t> lengths; ///< tokens of a row, one per variant
   std::vector<int64_t> buckets; ///< tokens of a sequence, for step packing
+  int64_t generationRows = 0;   ///< rows of a decode; 0: no generation
+  int64_t generationLength = 0; ///< tokens of a row in generation
+  int64_t prefillTokens = 64;   ///< tokens of a prefill
+  std::string cacheType = "auto"; ///< a value of build-generation
   std::string computeType = "bfloat16";
   /// Storage of values that only weight gradients read: auto (exact) or int8.
   std::string loraActivations = "auto";

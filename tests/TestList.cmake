@@ -125,6 +125,13 @@ e2e(power-sgd full 30 power_sgd.py)
 e2e(lora-int8 quick 16 lora_int8.py)
 e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 
+# Golden answers of transformers, from the entries prefill and decode.
+e2e(generation quick 15 generation.py)
+e2e(generation-cuda quick 15 generation.py --target cuda llama3-tied
+    mistral-window gptoss-mxfp4)
+e2e(generation-one-slot full 15 generation.py --slots 1 --chunk 5)
+e2e(generation-seven-slots full 15 generation.py --slots 7 --chunk 64)
+
 goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)
 goldens(rank-speeds quick 3 --ranks 2 --run-flag=--rank-speeds --run-flag=3,1
         qwen3-ranks llama-dropout)
@@ -354,8 +361,9 @@ sanitized(asan quick 200 address,undefined asan-build RuntimeBaseTests
           RuntimeModuleTests RuntimeWeightsTests RuntimeDataTests
           RuntimeRanksTests)
 sanitized(asan full 300 address,undefined asan-build-rest RuntimeKernelsTests
-          RuntimeDeviceTests RuntimePredictTests RuntimeWatchTests
-          RuntimeSessionTests KernelTests FrontendTests CudaPlatformTests)
+          RuntimeDeviceTests RuntimeGenerateTests RuntimePredictTests
+          RuntimeWatchTests RuntimeSessionTests KernelTests FrontendTests
+          CudaPlatformTests)
 # Runs KernelTests again with cuDNN's gradient that sums in a fixed order.
 test_case(asan-CudnnOrdered full 10 ${CMAKE_CTEST_COMMAND} --test-dir
           ${CMAKE_BINARY_DIR}/asan --output-on-failure -R ^CudnnOrdered$)

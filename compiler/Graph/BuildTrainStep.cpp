@@ -12,7 +12,8 @@
 //   train.step evaluate batch 2 length 32 { forward }
 //   train.step update { clip_norm, one update per group, clear }
 //
-// and, if trainable parameters are initialized from other weights,
+// Functions of build-generation become train.step prefill and decode. If
+// trainable parameters are initialized from other weights, there is also
 //
 //   train.step initialize { train.initialize @p, %first }
 //
@@ -68,6 +69,7 @@ private:
                        StepKind kind);
   LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
+  void buildGeneration(OpBuilder &builder, func::FuncOp function);
   void buildInitialize(OpBuilder &builder, func::FuncOp function);
   void accumulate(OpBuilder &builder, WeightOp weight, Value gradient);
   void addTravelled(OpBuilder &builder);
@@ -91,9 +93,8 @@ static SmallVector<StringRef> readNames(func::FuncOp function) {
       });
 }
 
-/// Checks that the runtime can call the function: each argument is a known
-/// input, and the results are a loss, its count, and other known results.
-static LogicalResult checkForward(func::FuncOp function) {
+/// Checks that each argument of the function is an input of the runtime.
+static LogicalResult checkInputs(func::FuncOp function) {
   if (!function->hasAttr("model.batch") || !function->hasAttr("model.length"))
     return function.emitOpError("has no model.batch and model.length, which "
                                 "specialize-shapes writes");
@@ -107,16 +108,24 @@ static LogicalResult checkForward(func::FuncOp function) {
     if (!seen.insert(input.getValue()).second)
       return function.emitOpError("has two arguments for the input '")
              << input.getValue() << "'";
-    const bool isOfSequences = input.getValue() == kLineInput;
+    const bool isOfSequences = isPerSequence(input.getValue());
+    const bool isFloat = input.getValue() == "desirable";
     auto type = dyn_cast<RankedTensorType>(function.getArgument(i).getType());
     if (!type || type.getRank() != (isOfSequences ? 1 : 2) ||
-        !(isOfSequences ? type.getElementType().isF32()
-                        : type.getElementType().isInteger(32)))
+        !(isFloat ? type.getElementType().isF32()
+                  : type.getElementType().isInteger(32)))
       return function.emitOpError("argument ")
              << i << " expects a type of "
-             << (isOfSequences ? "[B] f32" : "[B, T] i32") << ", but got "
+             << (isOfSequences ? "[B] " : "[B, T] ")
+             << (isFloat ? "f32" : "i32") << ", but got "
              << function.getArgument(i).getType();
   }
+  return success();
+}
+
+/// Checks that the runtime can call the forward: its results are a loss, the
+/// loss's count, and other known results.
+static LogicalResult checkForward(func::FuncOp function) {
   const SmallVector<StringRef> names = readNames(function);
   StringSet<> read;
   if (names.size() < 2 || names[0] != "loss_sum" || names[1] != "label_count" ||
@@ -290,6 +299,15 @@ void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
               false);
 }
 
+void BuildTrainStepPass::buildGeneration(OpBuilder &builder,
+                                         func::FuncOp function) {
+  auto kind = function->getAttrOfType<StringAttr>(kStepAttr).getValue();
+  Forward forward =
+      cloneForward(builder, function, *symbolizeStepKind(kind));
+  OpBuilder inner = OpBuilder::atBlockEnd(&forward.step.getBody().front());
+  emitResults(inner, function.getLoc(), {"logits"}, forward.results, false);
+}
+
 /// Builds a parameter's initial value from copies of the weights.
 static Value buildStart(OpBuilder &b, DetachedOp op) {
   IRMapping mapping;
@@ -360,10 +378,16 @@ void BuildTrainStepPass::runOnOperation() {
   if (!functions.empty())
     buildInitialize(builder, functions.front());
   for (func::FuncOp function : functions) {
-    if (failed(checkForward(function)) ||
-        failed(buildAccumulate(builder, function)))
+    if (failed(checkInputs(function)))
       return signalPassFailure();
-    buildEvaluate(builder, function);
+    if (function->hasAttr(kStepAttr)) {
+      buildGeneration(builder, function);
+    } else {
+      if (failed(checkForward(function)) ||
+          failed(buildAccumulate(builder, function)))
+        return signalPassFailure();
+      buildEvaluate(builder, function);
+    }
     function.erase();
   }
   qlora::buildUpdateSteps(builder, module);

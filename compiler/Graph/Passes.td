@@ -12,12 +12,12 @@
 def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
   let summary = "fix the batch, the length and the compute type";
   let description = [{
-    Makes one copy of the forward function per length, named
-    `@forward_<batch>x<length>`, with `model.batch` and `model.length`
-    attributes. Each token bucket gets a copy with one row, unless that shape
-    exists already. In every value of a copy the first two dynamic dimensions
-    become batch and length, and f32 activations get the compute type, except
-    values with one number per row. Values with static shapes keep their types.
+    Makes one copy of the forward function per length, one of a single row per
+    token bucket (unless that shape exists), and with `generation` two for
+    build-generation. A copy has the attributes `model.batch`, `model.length`,
+    and for a generation `model.step`. The first two dynamic dimensions of its
+    values become batch and length, and f32 activations get the compute type,
+    except values with one number per row.
 
     ```mlir
     // before: %y = model.add %a, %b : tensor<?x?x64xf32>
@@ -27,8 +27,9 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
   let options = [
     Option<"batch", "batch", "int64_t", "1", "rows of a micro-batch">,
     ListOption<"lengths", "lengths", "int64_t", "tokens of a row">,
-    ListOption<"buckets", "buckets", "int64_t",
-               "tokens of a sequence that packs short rows">,
+    ListOption<"buckets", "buckets", "int64_t", "tokens of packed sequences">,
+    ListOption<"generation", "generation", "int64_t",
+               "rows of a decode, tokens of a prefill; empty: neither">,
     Option<"computeType", "compute-type", "std::string", "\"float32\"",
            "float32 or bfloat16">,
   ];
@@ -41,8 +42,7 @@ def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
     not embeddings, norms, or the head) becomes `!model.quantized<format, block,
     double-quant>`, with `quantized` and the old element type as `file_type`. An
     [in, out] weight is transposed, as in bitsandbytes. Weights that are stored
-    quantized stay as they are. A weight with other uses is not quantized; a
-    remark says so.
+    quantized stay as they are. A weight with other uses gets only a remark.
   }];
   let options = [
     Option<"format", "format", "std::string", "\"nf4\"",

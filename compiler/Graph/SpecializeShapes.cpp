@@ -19,9 +19,10 @@ namespace qlora {
 
 namespace {
 
-/// The shape of a micro-batch.
+/// The shape of a micro-batch; `step` names the step of a generation.
 struct Variant {
   int64_t batch, length;
+  StringRef step = {};
 };
 
 class SpecializeShapesPass
@@ -52,6 +53,10 @@ LogicalResult SpecializeShapesPass::checkOptions() {
            << int64_t(batch);
   if (lengths.empty())
     return getOperation().emitError("expects at least one length");
+  if (!generation.empty() &&
+      (generation.size() != 2 || generation[0] < 1 || generation[1] < 1))
+    return getOperation().emitError("expects rows and tokens of at least 1 as "
+                                    "generation");
   return success(succeeded(checkLengths(lengths)) &&
                  succeeded(checkLengths(buckets)));
 }
@@ -77,6 +82,10 @@ SmallVector<Variant> SpecializeShapesPass::variants() const {
   for (int64_t bucket : buckets)
     if (batch != 1 || !llvm::is_contained(lengths, bucket))
       list.push_back({1, bucket});
+  if (!generation.empty()) {
+    list.push_back({1, generation[1], "prefill"});
+    list.push_back({generation[0], 1, "decode"});
+  }
   return list;
 }
 
@@ -102,9 +111,14 @@ Type SpecializeShapesPass::specialized(Type type, Variant variant,
 void SpecializeShapesPass::specialize(func::FuncOp function, Variant variant) {
   OpBuilder builder(function);
   auto copy = cast<func::FuncOp>(builder.clone(*function));
-  copy.setName((function.getName() + "_" + Twine(variant.batch) + "x" +
-                Twine(variant.length))
-                   .str());
+  const std::string shape =
+      (Twine(variant.batch) + "x" + Twine(variant.length)).str();
+  if (variant.step.empty()) {
+    copy.setName((function.getName() + "_" + shape).str());
+  } else {
+    copy.setName((function.getName() + "_" + variant.step + "_" + shape).str());
+    copy->setAttr(kStepAttr, builder.getStringAttr(variant.step));
+  }
   copy->setAttr("model.batch", builder.getI64IntegerAttr(variant.batch));
   copy->setAttr("model.length", builder.getI64IntegerAttr(variant.length));
   for (BlockArgument argument : copy.getArguments())

@@ -100,6 +100,8 @@ static void emitArenas(OpBuilder &builder, Location loc,
     arena(program::Arena::Residual, layout.getFlatBytes());
   if (llvm::any_of(steps, copiesToHost))
     arena(program::Arena::Saved, 0); // plan-memory sets the size
+  if (layout.getCacheBytes() > 0)
+    arena(program::Arena::Cache, layout.getCacheBytes());
 }
 
 void LowerToProgramPass::runOnOperation() {
@@ -115,17 +117,18 @@ void LowerToProgramPass::runOnOperation() {
     module->setAttr(program::kRunRanksAttr, builder.getI64IntegerAttr(ranks));
   layout->emit(builder, module);
   KernelSymbols kernels(module);
-  int64_t tokens = 0, inputs = 4;
+  int64_t tokens = 0, inputs = 4, results = 0;
   SmallVector<StepOp> steps(module.getOps<StepOp>());
   for (StepOp step : steps) {
     tokens = std::max<int64_t>(tokens, step.getBatch() * step.getLength());
+    results = std::max(results, resultArenaBytes(step));
     for (auto name : step.getInputs().getAsRange<StringAttr>())
       inputs = std::max<int64_t>(
           inputs, 1 + (llvm::find(kStepInputs, name.getValue()) -
                        std::begin(kStepInputs)));
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
-             resultBytes(tokens), offloadStates, steps);
+             results, offloadStates, steps);
   // The constructors plan the memory of all steps in parallel. Kernels and
   // entries are created in the order of the steps.
   std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());
@@ -143,6 +146,6 @@ void LowerToProgramPass::runOnOperation() {
       makeInnerMicroBatch(*entry);
   }
   for (Operation &op : llvm::make_early_inc_range(*module.getBody()))
-    if (isa<StepOp, model::ParameterOp>(op))
+    if (isa<StepOp, model::ParameterOp, CacheOp>(op))
       op.erase();
 }

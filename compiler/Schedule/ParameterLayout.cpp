@@ -47,6 +47,13 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
         end + layout.lookup(parameter.getSymName()).arenaBytes(),
         kParameterAlignment);
   }
+  for (auto cache : module.getOps<CacheOp>()) {
+    const int64_t bytes = tensorBytes(cache.getTensorType());
+    layout.places[cache.getSymName()] = {program::Arena::Cache,
+                                         layout.cacheBytes, bytes};
+    layout.cacheBytes =
+        llvm::alignTo(layout.cacheBytes + bytes, kParameterAlignment);
+  }
   return layout;
 }
 

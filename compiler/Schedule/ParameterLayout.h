@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Where every parameter is stored. Frozen parameters are in the frozen arena,
-// in module order, or in the host arena if place-frozen-weights put them there.
-// Trainable parameters, or a rank's fsdp shards of them, are at the element
-// offsets that bucket-gradients assigned.
+// Where every parameter and every cache of a generation is stored. Frozen
+// parameters are in the frozen arena, in module order, or in the host arena if
+// place-frozen-weights put them there. Trainable parameters, or a rank's fsdp
+// shards of them, are at the element offsets that bucket-gradients assigned.
+// Caches are in the cache arena, in module order.
 
 #ifndef QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
 #define QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
@@ -30,8 +31,9 @@ public:
   /// the module lacks them.
   static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
 
-  const ParameterPlace &lookup(mlir::StringRef parameter) const {
-    return places.find(parameter)->second;
+  /// Returns the place of a parameter or a cache.
+  const ParameterPlace &lookup(mlir::StringRef name) const {
+    return places.find(name)->second;
   }
   /// Returns the bytes of a gathered parameter, with the last shard's padding.
   int64_t gatheredBytes(mlir::StringRef parameter) const {
@@ -40,6 +42,7 @@ public:
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
+  int64_t getCacheBytes() const { return cacheBytes; }
   /// Returns the bytes of one f32 per trainable value of this rank. The arenas
   /// of parameters, gradients and residuals each have this size.
   int64_t getFlatBytes() const { return flatBytes; }
@@ -59,6 +62,7 @@ private:
   int64_t pieces = 1; ///< ranks that share a sharded parameter
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;
+  int64_t cacheBytes = 0;
   int64_t flatBytes = 0;
 };
 

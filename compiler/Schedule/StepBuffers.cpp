@@ -37,11 +37,15 @@ static constexpr StepResult kResults[] = {
     {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
     {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
     {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 32},
-    // One value per token, so it comes last.
-    {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
+    // Results of several values come last. No step has both.
+    {"correct", QLORA_RESULT_CORRECT, 3 * kAlign},
+    {"logits", QLORA_RESULT_LOGITS, 3 * kAlign}};
 
-int64_t qlora::resultBytes(int64_t tokens) {
-  return 3 * kAlign + llvm::alignTo(4 * tokens, kAlign);
+int64_t qlora::resultArenaBytes(StepOp step) {
+  int64_t bytes = 4;
+  for (auto result : step.getBody().getOps<ResultOp>())
+    bytes = std::max(bytes, tensorBytes(tensorOf(result.getValue())));
+  return 3 * kAlign + llvm::alignTo(bytes, kAlign);
 }
 
 static const StepResult &resultOf(const OutsideMemory &outside) {

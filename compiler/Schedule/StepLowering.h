@@ -25,9 +25,9 @@ inline constexpr llvm::StringLiteral kOnceAStepAttr = "once_a_step";
 /// in kStepInputs, each as one i32 per token of the largest variant (`tokens`).
 /// All variants use the same offsets.
 int64_t inputBytes(int64_t inputs, int64_t tokens);
-/// Returns the bytes of the result arena. Each result is one number, except
-/// `correct`, which is one number per token.
-int64_t resultBytes(int64_t tokens);
+/// Returns the bytes of the result arena that a step needs. Each result is one
+/// number, except `correct` and `logits`.
+int64_t resultArenaBytes(train::StepOp step);
 
 /// The `program.kernel`s of a module: one per library op and one per distinct
 /// generated body, so that the code size does not depend on the layer count.

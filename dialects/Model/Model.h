@@ -69,6 +69,15 @@ inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
 inline constexpr llvm::StringLiteral kAdapterFactorsAttr =
     "model.adapter_factors";
 
+/// Discardable attribute of a function: the kind of its train.step, prefill or
+/// decode. Without it, the function is the forward of training.
+inline constexpr llvm::StringLiteral kStepAttr = "model.step";
+
+/// Discardable attribute of a module that generates: rows longer than this
+/// number of tokens have other RoPE frequencies (longrope).
+inline constexpr llvm::StringLiteral kRestartLengthAttr =
+    "model.restart_length";
+
 /// What a call passes for an operand of a Kernels.def op: an operand or result
 /// of the MLIR op, the planned workspace, or nothing. A result that is tied to
 /// an operand (`c+` in Kernels.def) is passed once.
@@ -97,6 +106,7 @@ enum class MemorySpace {
   State, ///< optimizer state
   Rounded,
   Residual, ///< quantization error of gradients
+  Cache,    ///< a model.cache
   Result
 };
 struct OutsideMemory {

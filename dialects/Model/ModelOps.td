@@ -322,6 +322,7 @@ def Model_ColumnSumOp : Model_Library<"column_sum", [Model_TokenReductionOp]> {
 }
 
 // Included here so that the reference page lists these ops before views.
+include "dialects/Model/ModelCacheOps.td"
 include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"

@@ -19,11 +19,14 @@ namespace qlora::train {
 /// the statistics row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
 /// Inputs that the runtime can write for a step (enum qlora_binding_kind): i32
-/// [B, T], except kLineInput, which is f32 [B], one value per sequence.
+/// [B, T], except `desirable`, f32 [B], and `last`, i32 [B].
 inline constexpr llvm::StringLiteral kStepInputs[] = {
-    "ids",     "targets", "positions", "segments",
-    "prompts", "lengths", "desirable"};
-inline constexpr llvm::StringLiteral kLineInput = "desirable";
+    "ids",     "targets",   "positions", "segments", "prompts",
+    "lengths", "desirable", "slots",     "last"};
+/// Returns whether an input has one value per sequence.
+inline bool isPerSequence(llvm::StringRef input) {
+  return input == "desirable" || input == "last";
+}
 /// Elements of the statistics row, in order: sums over a step's micro-batches
 /// and ranks.
 inline constexpr llvm::StringLiteral kStatistics[] = {
@@ -127,5 +130,18 @@ buildRowGradient(mlir::Operation *op, mlir::OpBuilder &builder,
 #include "dialects/Train/TrainInterfaces.h.inc"
 #define GET_OP_CLASSES
 #include "dialects/Train/TrainOps.h.inc"
+
+namespace qlora::train {
+
+/// Return whether steps of a kind process rows of tokens, or generate.
+inline bool isGeneration(StepKind kind) {
+  return kind == StepKind::Prefill || kind == StepKind::Decode;
+}
+inline bool hasRows(StepKind kind) {
+  return kind == StepKind::Accumulate || kind == StepKind::Evaluate ||
+         isGeneration(kind);
+}
+
+} // namespace qlora::train
 
 #endif // QLORA_DIALECTS_TRAIN_TRAIN_H

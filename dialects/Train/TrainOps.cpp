@@ -91,8 +91,7 @@ LogicalResult StepOp::verify() {
   if (getBody().getNumArguments() != getInputs().size())
     return emitOpError("(C1) expects one argument per input, but got ")
            << getBody().getNumArguments() << " and " << getInputs().size();
-  if (getKind() != StepKind::Accumulate && getKind() != StepKind::Evaluate &&
-      !getInputs().empty())
+  if (!hasRows(getKind()) && !getInputs().empty())
     return emitOpError("(C2) expects an ")
            << stringifyStepKind(getKind()) << " without arguments";
   DenseSet<StringRef> seen;
@@ -277,7 +276,8 @@ Value CopyFromHostOp::getOriginal() {
 LogicalResult ResultOp::verify() {
   StringRef name = getName();
   const bool isStatistic = llvm::is_contained(kStatistics, name);
-  if (!isStatistic && name != "correct" && name != "grad_norm")
+  if (!isStatistic && name != "correct" && name != "grad_norm" &&
+      name != "logits")
     return emitOpError("(C1) does not know the result '") << name << "'";
   if (getAccumulate() && !isStatistic)
     return emitOpError("(C2) expects one of ")

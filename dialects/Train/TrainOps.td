@@ -76,7 +76,9 @@ def Train_StepKind : I32EnumAttr<"StepKind", "what a step is for", [
     I32EnumAttrCase<"Evaluate", 2, "evaluate">,
     I32EnumAttrCase<"Initialize", 3, "initialize">,
     I32EnumAttrCase<"Average", 4, "average">,
-    I32EnumAttrCase<"Continue", 5, "continue">]> {
+    I32EnumAttrCase<"Continue", 5, "continue">,
+    I32EnumAttrCase<"Prefill", 6, "prefill">,
+    I32EnumAttrCase<"Decode", 7, "decode">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -101,12 +103,11 @@ def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
                                               SingleBlock]> {
   let summary = "straight-line code that the runtime can run";
   let description = [{
-    Arguments of `accumulate` and `evaluate` are those of the forward function;
-    `inputs` has the name of each. (C1) there are as many arguments as inputs.
-    (C2) other kinds have none. (C3) each input is one of kStepInputs, and
-    occurs once. (C4) all forward ops come before the backward, or, if the batch
-    is split into several `chunks`, before the backward of their chunk. (C5)
-    only `accumulate` has a backward.
+    `inputs` names the arguments, which are those of a function. (C1) there are
+    as many as inputs. (C2) steps that process no tokens have none. (C3) each
+    input is one of kStepInputs, and occurs once. (C4) all forward ops come
+    before the backward, or, if the batch is split into several `chunks`, before
+    the backward of their chunk. (C5) only `accumulate` has a backward.
   }];
   let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
                        I64Attr:$length, StrArrayAttr:$inputs,
@@ -127,8 +128,7 @@ def Train_AccumulateOp : Train_Store<"accumulate",
     this rank's piece of it, or with `part` as the range that this rank uses.
     (C2) the parameter is trainable.
   }];
-  let ownArguments = (ins FlatSymbolRefAttr:$parameter,
-                       Model_Tensor:$gradient,
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$gradient,
                        Model_UsedPartAttr:$part);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
 }
@@ -161,9 +161,9 @@ def Train_InitializeOp : Train_Store<"initialize",
 def Train_ResultOp : Train_Store<"result"> {
   let summary = "names a value that the runtime reads";
   let description = [{
-    The name is one of kStatistics, `correct` or `grad_norm`. With `accumulate`
-    the value is added to a statistics element of the gradient arena. (C1) the
-    name is one of these. (C2) with `accumulate` it is one of kStatistics.
+    (C1) the name is one of kStatistics, `correct`, `grad_norm` or `logits`.
+    (C2) with `accumulate` it is one of kStatistics: the value is added to a
+    statistics element of the gradient arena.
   }];
   let ownArguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);

@@ -17,6 +17,7 @@ constexpr const char *kFiles = "Files";
 constexpr const char *kLora = "LoRA";
 constexpr const char *kQuantization = "Quantization";
 constexpr const char *kShape = "Batch, length and memory";
+constexpr const char *kGeneration = "Generation";
 constexpr const char *kSchedule = "Optimizer and schedule";
 constexpr const char *kData = "Data";
 constexpr const char *kReport = "Evaluation and logging";
@@ -221,6 +222,20 @@ const OptionRow kRows[] = {
      "the ends of a step N times shorter, and send N times as much; chunks "
      "must be a multiple of the stages", "", "", 1, 1024},
 
+    {"generation_batch", kInt, "0", kProgram, kGeneration,
+     "rows that are generated at the same time; 0: the program does not "
+     "generate", "", "", 0, 4096},
+    {"generation_length", kInt, "2048", kProgram, kGeneration,
+     "maximum tokens of a generated row, prompt included", "", "", 1,
+     1 << 24},
+    {"kv_cache_dtype", kChoice, "auto", kProgram, kGeneration,
+     "data type of cached keys and values in generation; auto: "
+     "--compute-dtype", "", "auto bfloat16 float16 float32 bf16=bfloat16 "
+     "fp16=float16 fp32=float32"},
+    {"prefill_chunk_size", kInt, "256", kProgram, kGeneration,
+     "tokens of a prompt that generation processes at a time", "", "", 1,
+     65536},
+
     {"rl", kChoice, "none", kProgram, kSchedule,
      "training objective. none: next tokens; dpo: prefer the chosen answer of "
      "a pair to the rejected one, relative to the base; orpo: prefer it by "
@@ -290,7 +305,7 @@ const OptionRow kRows[] = {
      "clip the global gradient norm to this; 0: no clipping",
      "gradient_clipping clip_grad_norm", "", 0},
     {"seed", kInt, "42", kRun, kSchedule,
-     "seed of shuffling, dropout and new adapters", "", "", 0, 9e15},
+     "seed of shuffling, dropout, new adapters and sampling", "", "", 0, 9e15},
     {"ddp_timeout", kInt, "3600", kRun, kSchedule,
      "seconds that a rank waits for the slowest rank before the run fails", "",
      "", 1, 1e6},

@@ -301,14 +301,24 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
+static constexpr uint32_t kLastInput = QLORA_INPUT_LAST;
+
 /// Returns a binding's bytes. Per-token data covers only this rank's tokens.
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
                         const qlora_binding &binding) {
   const auto lines = static_cast<uint64_t>(entry.batch);
-  if (binding.kind <= QLORA_INPUT_LENGTHS ||
-      binding.kind == QLORA_RESULT_CORRECT)
-    return 4 * lines * static_cast<uint64_t>(entry.length) / m.context_ranks;
-  return binding.kind == QLORA_INPUT_DESIRABLE ? 4 * lines : 4;
+  switch (binding.kind) {
+  case QLORA_INPUT_DESIRABLE:
+  case QLORA_INPUT_LAST:
+    return 4 * lines;
+  case QLORA_RESULT_LOGITS: // the vocabulary is not in the tables
+    return binding.bytes / (4 * lines) * 4 * lines;
+  default:
+    return binding.kind <= kLastInput || binding.kind == QLORA_RESULT_CORRECT
+               ? 4 * lines * static_cast<uint64_t>(entry.length) /
+                     m.context_ranks
+               : 4;
+  }
 }
 
 /// Checks the bytes and the arena of a binding.
@@ -317,7 +327,7 @@ static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
   if (binding.arena >= m.arena_count)
     return damaged("arena {} of {}", binding.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[binding.arena];
-  const bool isInput = binding.kind <= QLORA_INPUT_DESIRABLE;
+  const bool isInput = binding.kind <= kLastInput;
   if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
       (!isInput && arena.kind != QLORA_ARENA_RESULT &&
        arena.kind != QLORA_ARENA_GRADIENT))
@@ -355,7 +365,9 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
                    entry.command_count, m.command_count);
   const bool hasRows = entry.kind == QLORA_ENTRY_ACCUMULATE ||
                        entry.kind == QLORA_ENTRY_ACCUMULATE_LAST ||
-                       entry.kind == QLORA_ENTRY_EVALUATE;
+                       entry.kind == QLORA_ENTRY_EVALUATE ||
+                       entry.kind == QLORA_ENTRY_PREFILL ||
+                       entry.kind == QLORA_ENTRY_DECODE;
   if (!hasRows ? entry.batch != 0 || entry.length != 0
                : entry.batch < 1 || entry.length < 1)
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,

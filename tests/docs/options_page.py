@@ -32,7 +32,8 @@ compiles again if it changes, in seconds; `qlora-run` refuses another value.
 value. `--bf16 (bfloat16)` means that `--bf16`, or `bf16: true` in a YAML file,
 is the same as `--compute-dtype bfloat16`.
 
-`qlora memory` and `qlora compare` have a few of their own: see their `--help`.
+`qlora generate`, `qlora memory` and `qlora compare` have a few of their own:
+see their `--help`.
 """
 COLUMNS = ("Option", "Other names", "Values", "Default", "Compiled in?",
            "Description", "More")
@@ -60,6 +61,7 @@ SECTIONS = {
     "developing.md": "activation-dtype-for-lora base-cache print plan-report",
     "formats.md": "load-in-8bit llm-int8-activations llm-int8-threshold "
                   "bnb-4bit-quant-type quant-method",
+    "generate.md": "generation-batch generation-length seed",
     "gradient-compression.md": "ddp-comm-hook powersgd-rank",
     "launchers.md": "ddp-timeout",
     "memory.md": "load-in-4bit bnb-4bit-use-double-quant "

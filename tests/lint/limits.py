@@ -9,6 +9,7 @@ has a description, a file and a test of its own name; layers include only lower
 layers; no TODO without a number and no path of one machine.
 """
 
+import glob
 import os
 import re
 import sys
@@ -18,8 +19,8 @@ MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
 # The modules of runtime/. A module includes only itself and earlier modules.
-ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
-         "Data", "Predict", "Watch", "Session")
+ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Generate", "Ranks",
+         "Weights", "Data", "Predict", "Watch", "Session")
 # The only file that may call dump() of the JSON library, which throws on bytes
 # that are not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"
@@ -123,8 +124,9 @@ def check_rooms(path, target, errors):
 
 def check_passes(root, errors):
     text = ""
-    for folder in ("", "Graph", "Schedule"):
-        with open(os.path.join(root, "compiler", folder, "Passes.td")) as file:
+    for path in sorted(glob.glob(os.path.join(root, "compiler/**/*Passes.td"),
+                                 recursive=True)):
+        with open(path) as file:
             text += file.read()
     for name, mnemonic in re.findall(r'def (\w+) *: *Pass<"([a-z0-9-]+)"',
                                      text):

@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// --help-all prints this many rows of kRunnerOptions before all other options.
-inline constexpr size_t kRunnerOptionsFirst = 9;
+inline constexpr size_t kRunnerOptionsFirst = 10;
 
 /// Replaces `--simulate GPU` with `--device null:GPU`, the form that other code
 /// reads. `rows`: the runner's table.
@@ -51,6 +51,9 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "of the CPUs that this process may use", "t", "", 0, 4096},
     {"verbose", kBool, "false", kRun, "Run", "print tables of memory and time",
      "v"},
+    {"generate", kBool, "false", kRun, "Run",
+     "answer requests for generation, JSON lines on standard input, instead of "
+     "training"},
     {"sweep", kNames, "[]", kRun, "Run",
      "train every combination of options, NAME=VALUE,VALUE,..., all at once "
      "over one base, into subfolders of --output-dir; one rank, CPU only"},

@@ -27,6 +27,7 @@
 #include "runtime/Predict/NullRun.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/Supervisor.h"
+#include "runtime/Session/GenerationSession.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
 #include "runtime/Session/SharedGpus.h"
@@ -295,6 +296,12 @@ static StatusOr<int> dispatch(SessionRequest request,
     QLORA_RETURN_IF_ERROR(checkRun(tool, "--sweep"));
     return sweep({request, modules, axes, std::max(ranks, env.worldSize), {}},
                  env);
+  }
+  if (tool.boolean("generate")) {
+    if (ranks > 1 || env.worldSize > 1 || modules.size() > 1)
+      return Status::invalid("--generate runs one program on one rank; start "
+                             "it once for each rank");
+    return runGenerationSession(request, env);
   }
   if (env.worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);

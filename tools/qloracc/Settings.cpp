@@ -151,6 +151,28 @@ Status fillShape(const Options &o, CompileOptions &c) {
   return Status::ok();
 }
 
+/// Sets the shapes of generation (--generation-batch). Its functions run on
+/// whole rows and whole weights.
+Status fillGeneration(const Options &o, CompileOptions &c) {
+  c.generationRows = o.integer("generation_batch");
+  c.generationLength = o.integer("generation_length");
+  c.prefillTokens =
+      std::min<int64_t>(o.integer("prefill_chunk_size"), c.generationLength);
+  c.cacheType = o.text("kv_cache_dtype");
+  if (c.generationRows == 0)
+    return Status::ok();
+  const std::string given = o.spelling("generation_batch");
+  if (c.tensorRanks > 1 || c.contextRanks > 1 || c.expertRanks > 1 ||
+      c.stages > 1)
+    return Status::invalid(
+        "{} does not work with --parallel {}; use fsdp, or remove one", given,
+        o.text("parallel"));
+  if (o.text("rl") != "none")
+    return Status::invalid("{} does not work with --rl {}; remove one", given,
+                           o.text("rl"));
+  return Status::ok();
+}
+
 Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   settings.compile.shards = mesh.shards;
   settings.compile.updatePieces = mesh.updatePieces;
@@ -245,6 +267,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.trainsAll = o.text("finetuning_type") == "full";
   QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
+  QLORA_RETURN_IF_ERROR(fillGeneration(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
   c.quantizedFormat = o.quantizedFormat();

@@ -150,6 +150,9 @@ void Compile::recordOptions(ModuleOp module) {
        {model::kAdapterDropoutAttr, model::kAdapterFactorsAttr})
     if (auto adapters = module->getAttrOfType<DictionaryAttr>(name))
       facts[name.split('.').second.str()] = factsOf(adapters);
+  if (auto length =
+          module->getAttrOfType<IntegerAttr>(model::kRestartLengthAttr))
+    facts["restart_length"] = length.getInt();
   if (adaptsInOut(module, settings.options))
     facts["adapts_in_out"] = true;
   if (settings.compile.chunks > 1)

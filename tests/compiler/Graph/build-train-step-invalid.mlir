@@ -21,7 +21,7 @@ func.func @sizes(%ids: tensor<1x3xi32> {model.input = "ids"}) {
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last as model.input}}
 func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
   return
 }
@@ -29,7 +29,7 @@ func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.lengt
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last as model.input}}
 func.func @unknown_input(%ids: tensor<1x3xi32> {model.input = "mask"}) attributes {model.batch = 1, model.length = 3} {
   return
 }
@@ -55,6 +55,14 @@ func.func @type(%ids: tensor<3xi32> {model.input = "ids"}) attributes {model.bat
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
 // expected-error @+1 {{argument 0 expects a type of [B] f32, but got 'tensor<1x3xi32>'}}
 func.func @line_type(%lines: tensor<1x3xi32> {model.input = "desirable"}) attributes {model.batch = 1, model.length = 3} {
+  return
+}
+
+// -----
+
+model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
+// expected-error @+1 {{argument 0 expects a type of [B] i32, but got 'tensor<1xf32>'}}
+func.func @last_type(%last: tensor<1xf32> {model.input = "last"}) attributes {model.batch = 1, model.length = 3, model.step = "prefill"} {
   return
 }
 

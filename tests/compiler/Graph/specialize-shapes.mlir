@@ -7,6 +7,7 @@
 // RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=8" | FileCheck %s --check-prefix=F32
 // RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16 buckets=16,32" | FileCheck %s --check-prefix=BUCKETS
 // RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=16 buckets=16,8" | FileCheck %s --check-prefix=ONE
+// RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16 buckets=32 generation=3,8" | FileCheck %s --check-prefix=GENERATION
 
 model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 
@@ -36,6 +37,14 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // BUCKETS: func.func @forward_1x16(
 // BUCKETS: func.func @forward_1x32(
 // BUCKETS: model.embedding {{.*}} -> tensor<1x32x32xf32>
+
+// GENERATION: func.func @forward_2x16(
+// GENERATION-NOT: model.step
+// GENERATION: func.func @forward_1x32(
+// GENERATION: func.func @forward_prefill_1x8({{.*}}{model.batch = 1 : i64, model.length = 8 : i64, model.step = "prefill"
+// GENERATION: func.func @forward_decode_3x1({{.*}}{model.batch = 3 : i64, model.length = 1 : i64, model.step = "decode"
+// GENERATION: model.embedding {{.*}} -> tensor<3x1x32xf32>
+// GENERATION-NOT: func.func
 
 // A bucket that equals a length gets no second function.
 // ONE: func.func @forward_1x16(

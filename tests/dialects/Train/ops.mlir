@@ -63,6 +63,21 @@ train.step accumulate batch 2 length 4 ["ids"] {
 train.step evaluate batch 2 length 4 [] {
 }
 
+// CHECK: train.step prefill batch 1 length 8 ["ids", "slots", "last"] {
+// CHECK-NEXT: ^bb0(%[[IDS:.*]]: tensor<1x8xi32>, %{{.*}}: tensor<1x8xi32>, %[[LAST:.*]]: tensor<1xi32>):
+train.step prefill batch 1 length 8 ["ids", "slots", "last"] {
+^bb0(%ids: tensor<1x8xi32>, %slots: tensor<1x8xi32>, %last: tensor<1xi32>):
+  %a = model.weight @a : tensor<8x64xf32>
+  %x = model.embedding %ids, %a : (tensor<1x8xi32>, tensor<8x64xf32>) -> tensor<1x8x64xf32>
+  %y = model.pick_tokens %x, %last : (tensor<1x8x64xf32>, tensor<1xi32>) -> tensor<1x1x64xf32>
+  // CHECK: train.result "logits", %{{.*}} : tensor<1x1x64xf32>
+  train.result "logits", %y : tensor<1x1x64xf32>
+}
+
+// CHECK: train.step decode batch 3 length 1 [] {
+train.step decode batch 3 length 1 [] {
+}
+
 // The statistics row and 512 elements of @a take two rows of 1024.
 // CHECK: train.step update batch 0 length 0 [] {
 train.step update batch 0 length 0 [] {

@@ -376,6 +376,10 @@ TEST(ModuleLoader, RefusesEntries) {
   EXPECT_REFUSED(t.entries[0].batch = 0, "batch 0 and length 8");
   EXPECT_REFUSED(t.entries[0].length = -8, "batch 2 and length -8");
   EXPECT_REFUSED(t.entries[2].batch = 1, "batch 1 and length 0");
+  EXPECT_REFUSED(t.entries[0].kind = QLORA_ENTRY_PREFILL;
+                 t.entries[0].length = 0, "batch 2 and length 0 for prefill");
+  EXPECT_REFUSED(t.entries[0].kind = QLORA_ENTRY_DECODE;
+                 t.entries[0].batch = 0, "batch 0 and length 8 for decode");
   EXPECT_REFUSED(t.entries.push_back(t.entries[0]), "two entries evaluate");
 }
 
@@ -385,6 +389,12 @@ TEST(ModuleLoader, RefusesBindings) {
   EXPECT_REFUSED(t.bindings[0].arena = kDemoResult, "in the result arena");
   EXPECT_REFUSED(t.bindings[1].arena = kDemoInput, "in the input arena");
   EXPECT_REFUSED(t.bindings[0].bytes = 60, "60 bytes instead of 64");
+  EXPECT_REFUSED(t.bindings[0].kind = QLORA_INPUT_LAST,
+                 "64 bytes instead of 8");
+  EXPECT_REFUSED(t.bindings[0].kind = QLORA_INPUT_SLOTS;
+                 t.bindings[0].bytes = 8, "8 bytes instead of 64");
+  EXPECT_REFUSED(t.bindings[1].kind = QLORA_RESULT_LOGITS;
+                 t.bindings[1].bytes = 60, "60 bytes instead of 56");
   EXPECT_REFUSED(t.bindings[0].offset = 4, "bytes 4+64");
   EXPECT_REFUSED(t.bindings[0].offset = ~uint64_t{3}, "of the input arena");
   EXPECT_REFUSED(t.bindings[4].kind = QLORA_RESULT_LOSS_SUM, "two bindings");

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT
+
+// The passes of generation; compiler/Passes.td includes it.
+
+#ifndef QLORA_COMPILER_GRAPH_GENERATIONPASSES_TD
+#define QLORA_COMPILER_GRAPH_GENERATIONPASSES_TD
+
+def BuildGeneration : Pass<"build-generation", "::mlir::ModuleOp"> {
+  let summary = "make the functions prefill and decode from the forward";
+  let description = [{
+    Rewrites the functions that specialize-shapes marked with `model.step`, and
+    does nothing if there are none. Their rows of text are in slots of caches
+    (`model.cache`), two for each attention, in `cache-type`. A slot has
+    `entries` entries; for an attention with a window, only as many as the
+    window and the tokens of a prefill need. Two inputs are added: `slots`, and
+    `last`, the token of each row whose logits the function returns. Ops that
+    only training computes are dropped, and so is the loss.
+
+    ```mlir
+    // before: %y, %lse = model.attention %q, %k, %v, %segments
+    //         %loss, %n, %right = model.head_loss %x, %w, %targets
+    // after:  %keys = model.cache_rows @keys, %k, %slots, ...
+    //         %y = model.cached_attention %q, %keys, %values, %slots, ...
+    //         %token = model.pick_tokens %x, %last
+    //         %logits = model.linear %token, %w
+    ```
+  }];
+  let options = [
+    Option<"entries", "entries", "int64_t", "0", "tokens of a row of text">,
+    Option<"cacheType", "cache-type", "std::string", "\"auto\"",
+           "auto (the compute type), float32, bfloat16 or float16">,
+  ];
+}
+
+#endif // QLORA_COMPILER_GRAPH_GENERATIONPASSES_TD

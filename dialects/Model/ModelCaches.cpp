@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+
+// Ops of generation: verifiers, kernel calls and memory (ModelCacheOps.td).
+
+#include "dialects/Model/Model.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+using A = KernelArgument;
+
+//===----------------------------------------------------------------------===//
+// Verifiers
+//===----------------------------------------------------------------------===//
+
+/// Returns whether `value` is i32 [B, T] with the first dimensions of `tokens`.
+static bool isPerToken(Value value, Value tokens) {
+  RankedTensorType type = tensorOf(value), of = tensorOf(tokens);
+  return of.getRank() == 3 && type.getElementType().isInteger(32) &&
+         type.getShape() == of.getShape().drop_back();
+}
+
+LogicalResult CacheOp::verify() {
+  RankedTensorType type = getTensorType();
+  Type element = type.getElementType();
+  if (type.getRank() != 3 || !type.hasStaticShape() ||
+      !(element.isF32() || element.isBF16() || element.isF16()))
+    return emitOpError("(C1) expects [slots, entries, C] in f32, bf16 or f16, "
+                       "but got ")
+           << type;
+  return success();
+}
+
+LogicalResult CacheRowsOp::verify() {
+  RankedTensorType cache = tensorOf(getResult());
+  if (cache.getRank() != 3 || tensorOf(getX()).getRank() != 3 ||
+      columnsOf(getX()) != columnsOf(getResult()))
+    return emitOpError("(C1) expects x [B, T, C] for a cache [S, E, C], but "
+                       "got ")
+           << getX().getType() << " and " << cache;
+  for (Value value : {getSlots(), getPositions(), getSegments()})
+    if (!isPerToken(value, getX()))
+      return emitOpError("(C2) expects slots, positions and segments of type "
+                         "[B, T] i32, but got ")
+             << value.getType();
+  return success();
+}
+
+LogicalResult CacheRowsOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto cache =
+      symbols.lookupNearestSymbolFrom<CacheOp>(*this, getCacheAttr());
+  if (!cache || cache.getType() != getResult().getType())
+    return emitOpError("(C3) expects a cache of type ")
+           << getResult().getType() << ", but got " << getCacheAttr();
+  return success();
+}
+
+/// Checks what (C1), (C2) and (C7) say about sizes.
+static LogicalResult verifySizes(CachedAttentionOp op) {
+  const int64_t heads = op.getHeads(), kvHeads = op.getKvHeads(),
+                dim = op.getHeadDim();
+  if (kvHeads <= 0 || heads <= 0 || dim <= 0 || heads % kvHeads)
+    return op.emitOpError("(C1) expects heads to be a multiple of kv_heads, "
+                          "but got ")
+           << heads << " and " << kvHeads << ", of " << dim;
+  RankedTensorType keys = tensorOf(op.getKeys());
+  if (keys.getRank() != 3 || tensorOf(op.getQ()).getRank() != 3 ||
+      columnsOf(op.getQ()) != heads * dim ||
+      columnsOf(op.getKeys()) != kvHeads * dim ||
+      op.getResult().getType() != op.getQ().getType())
+    return op.emitOpError("(C2) expects widths of ")
+           << heads << " and " << kvHeads << " heads of " << dim
+           << " and a result of q's type";
+  const int64_t window = op.getWindow();
+  if (keys.getDimSize(1) < window + tensorOf(op.getQ()).getDimSize(1) - 1)
+    return op.emitOpError("(C7) expects entries for a window of ")
+           << window << " and the new tokens, but got " << keys.getDimSize(1);
+  return success();
+}
+
+LogicalResult CachedAttentionOp::verify() {
+  if (static_cast<int64_t>(getWindow()) < 0 || !getCap().isFinite() ||
+      getCap().isNegative())
+    return emitOpError("(C5) expects a window of at least 0 and a finite cap "
+                       "of at least 0");
+  if (failed(verifySizes(*this)))
+    return failure();
+  for (Value value : {getSlots(), getPositions(), getSegments()})
+    if (!isPerToken(value, getQ()))
+      return emitOpError("(C3) expects slots, positions and segments of type "
+                         "[B, T] i32, but got ")
+             << value.getType();
+  if (getValues().getType() != getKeys().getType())
+    return emitOpError("(C4) expects values of the keys' type, but got ")
+           << getValues().getType() << " and " << getKeys().getType();
+  if (Value sinks = getSinks())
+    if (sinks.getType() !=
+        RankedTensorType::get({int64_t(getHeads())},
+                              Float32Type::get(getContext())))
+      return emitOpError("(C6) expects sinks of type f32 [")
+             << getHeads() << "], but got " << sinks.getType();
+  return success();
+}
+
+LogicalResult PickTokensOp::verify() {
+  RankedTensorType x = tensorOf(getX()), tokens = tensorOf(getTokens());
+  if (x.getRank() != 3 || tokens.getRank() != 1 ||
+      !tokens.getElementType().isInteger(32) ||
+      tokens.getDimSize(0) != x.getDimSize(0) ||
+      getResult().getType() != withLength(x, 1, 1))
+    return emitOpError("(C1) expects tokens i32 [B] and a result [B, 1, C] for "
+                       "x [B, T, C], but got ")
+           << tokens << " and " << getResult().getType() << " for " << x;
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Kernel calls
+//===----------------------------------------------------------------------===//
+
+KernelCall CacheRowsOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX()), cache = tensorOf(getResult());
+  return {"cache_rows",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
+           {A::Result, 0}},
+          {matrixRows(x), matrixColumns(x), cache.getDimSize(0),
+           cache.getDimSize(1), matrixColumns(x)},
+          {{4, 0}}};
+}
+
+KernelCall CachedAttentionOp::getKernelCall() {
+  RankedTensorType q = tensorOf(getQ()), keys = tensorOf(getKeys());
+  const A sinks = getSinks() ? A{A::Operand, 6} : A{A::Absent};
+  return {"cached_attention",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
+           {A::Operand, 4}, {A::Operand, 5}, {A::Result, 0}, sinks,
+           {A::Workspace}},
+          {q.getDimSize(0), q.getDimSize(1), keys.getDimSize(0),
+           keys.getDimSize(1), (int64_t)getHeads(), (int64_t)getKvHeads(),
+           (int64_t)getHeadDim(), columnsOf(getQ()), columnsOf(getResult()),
+           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
+           doubleBits(getCap().convertToDouble())},
+          {{7, 0}, {8, 6}}};
+}
+
+/// Picking a token is a lookup in a table of all tokens.
+KernelCall PickTokensOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX());
+  return {"embedding",
+          {{A::Operand, 1}, {A::Operand, 0}, {A::Result, 0}},
+          {x.getDimSize(0), matrixColumns(x), matrixRows(x), matrixColumns(x),
+           0, 0},
+          {{3, 2}}};
+}
+
+//===----------------------------------------------------------------------===//
+// Memory
+//===----------------------------------------------------------------------===//
+
+std::optional<OutsideMemory> CacheRowsOp::getOutsideMemory() {
+  return OutsideMemory{MemorySpace::Cache, getCacheAttr()};
+}
+
+SmallVector<MemoryStore> CacheRowsOp::getMemoryStores() {
+  return {{OutsideMemory{MemorySpace::Cache, getCacheAttr()}}};
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+
+// Continuous batching: which row runs when, and the inputs of the entries.
+
+#include "runtime/Generate/Generator.h"
+
+#include <algorithm>
+
+#include "runtime/Device/Program.h"
+
+namespace qlora {
+
+Generator::Inputs::Inputs(const qlora_entry &entry) {
+  const auto tokens = static_cast<size_t>(entry.batch * entry.length);
+  for (std::vector<int32_t> *perToken :
+       {&ids, &positions, &segments, &slots, &lengths})
+    perToken->assign(tokens, 0);
+  last.assign(static_cast<size_t>(entry.batch), 0);
+}
+
+Generator::Generator(const LoadedModule &module, Device &device,
+                     const qlora_entry &prefill, const qlora_entry &decode,
+                     GenerationLimits limits)
+    : module(&module), device(&device), prefillEntry(&prefill),
+      decodeEntry(&decode), limits(limits),
+      slots(static_cast<size_t>(decode.batch)) {
+  const qlora_binding *binding = module.binding(decode, QLORA_RESULT_LOGITS);
+  words = static_cast<int64_t>(binding->bytes) / 4 / decode.batch;
+  logits.resize(slots.size() * static_cast<size_t>(words));
+}
+
+StatusOr<Generator> Generator::of(const LoadedModule &module, Device &device,
+                                  GenerationLimits limits) {
+  const qlora_entry *prefill = nullptr, *decode = nullptr;
+  for (const qlora_entry &entry : module.entries()) {
+    if (entry.kind == QLORA_ENTRY_PREFILL)
+      prefill = &entry;
+    if (entry.kind == QLORA_ENTRY_DECODE)
+      decode = &entry;
+  }
+  if (!prefill || !decode)
+    return Status::invalid("'{}' does not generate. Fix: compile it with "
+                           "--generation-batch 8",
+                           module.path());
+  for (const qlora_entry *entry : {prefill, decode})
+    if (!module.binding(*entry, QLORA_RESULT_LOGITS))
+      return Status::dataLoss("'{}': the entry {} lacks logits. Fix: compile "
+                              "it again",
+                              module.path(), entryKindName(entry->kind));
+  return Generator(module, device, *prefill, *decode, limits);
+}
+
+Status Generator::add(GenerationRequest request) {
+  if (request.prompt.empty())
+    return Status::invalid("the prompt is empty; it needs at least one token");
+  if (std::ssize(request.prompt) >= limits.capacity)
+    return Status::invalid(
+        "the prompt has {} tokens, but a row has at most {}, answer included. "
+        "Fix: a longer --generation-length",
+        request.prompt.size(), limits.capacity);
+  if (request.maxNewTokens < 1)
+    return Status::invalid("max_new_tokens {} must be at least 1",
+                           request.maxNewTokens);
+  for (int32_t id : request.prompt)
+    if (id < 0 || id >= words)
+      return Status::invalid("token id {} is outside of the vocabulary of {}",
+                             id, words);
+  QLORA_RETURN_IF_ERROR(request.sampling.check());
+  queue.push_back(std::move(request));
+  return Status::ok();
+}
+
+void Generator::cancel(int64_t id) {
+  std::erase_if(queue, [&](const GenerationRequest &request) {
+    return request.id == id;
+  });
+  for (std::optional<Row> &row : slots)
+    if (row && row->request.id == id)
+      row.reset();
+}
+
+int64_t Generator::running() const {
+  return std::ranges::count_if(
+      slots, [](const std::optional<Row> &row) { return row.has_value(); });
+}
+
+bool Generator::isBusy() const { return !queue.empty() || running() > 0; }
+
+void Generator::fillSlots() {
+  for (std::optional<Row> &row : slots) {
+    if (row || queue.empty())
+      continue;
+    row.emplace();
+    row->request = std::move(queue.front());
+    queue.pop_front();
+  }
+}
+
+/// Alternates chunks of prompts with decodes, so that a long prompt does not
+/// stop the running rows.
+Status Generator::step(const TokenListener &onToken) {
+  fillSlots();
+  std::optional<size_t> prompt;
+  bool canDecode = false;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const size_t slot = (nextPrefill + i) % slots.size();
+    if (!slots[slot])
+      continue;
+    if (!slots[slot]->needsPrefill())
+      canDecode = true;
+    else if (!prompt)
+      prompt = slot;
+  }
+  hasPrefilled = prompt && !(canDecode && hasPrefilled);
+  if (hasPrefilled)
+    return prefill(*prompt, onToken);
+  return canDecode ? decode(onToken) : Status::ok();
+}
+
+/// Processes the next chunk of a row; after the last one, the row gets a token.
+Status Generator::prefill(size_t slot, const TokenListener &onToken) {
+  Row &row = *slots[slot];
+  Inputs inputs(*prefillEntry);
+  const int64_t count =
+      std::min(prefillEntry->length, row.length() - row.cached);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    inputs.ids[at] = row.tokenAt(row.cached + i);
+    inputs.positions[at] = static_cast<int32_t>(row.cached + i);
+    inputs.segments[at] = 1;
+    inputs.slots[at] = static_cast<int32_t>(slot);
+    inputs.lengths[at] = static_cast<int32_t>(row.length());
+  }
+  inputs.last[0] = static_cast<int32_t>(count - 1);
+  QLORA_RETURN_IF_ERROR(run(*prefillEntry, inputs));
+  row.cached += count;
+  if (row.cached < row.length())
+    return Status::ok();
+  nextPrefill = (slot + 1) % slots.size();
+  take(slot, logitsOf(0), onToken);
+  return Status::ok();
+}
+
+Status Generator::decode(const TokenListener &onToken) {
+  Inputs inputs(*decodeEntry);
+  std::vector<size_t> active;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    inputs.slots[slot] = inputs.last[slot] = static_cast<int32_t>(slot);
+    if (!slots[slot] || slots[slot]->needsPrefill())
+      continue;
+    Row &row = *slots[slot];
+    inputs.ids[slot] = row.tokenAt(row.cached);
+    inputs.positions[slot] = static_cast<int32_t>(row.cached);
+    inputs.segments[slot] = 1;
+    inputs.lengths[slot] = static_cast<int32_t>(row.length());
+    active.push_back(slot);
+  }
+  QLORA_RETURN_IF_ERROR(run(*decodeEntry, inputs));
+  for (size_t slot : active) {
+    if (!slots[slot]) // canceled by the listener of an earlier row
+      continue;
+    ++slots[slot]->cached;
+    take(slot, logitsOf(slot), onToken);
+  }
+  return Status::ok();
+}
+
+Status Generator::run(const qlora_entry &entry, const Inputs &inputs) {
+  const std::pair<qlora_binding_kind, const std::vector<int32_t> *> all[] = {
+      {QLORA_INPUT_IDS, &inputs.ids},
+      {QLORA_INPUT_POSITIONS, &inputs.positions},
+      {QLORA_INPUT_SEGMENTS, &inputs.segments},
+      {QLORA_INPUT_LENGTHS, &inputs.lengths},
+      {QLORA_INPUT_SLOTS, &inputs.slots},
+      {QLORA_INPUT_LAST, &inputs.last}};
+  for (const auto &[kind, values] : all)
+    if (const qlora_binding *binding = module->binding(entry, kind))
+      QLORA_RETURN_IF_ERROR(device->write(
+          binding->arena, binding->offset,
+          {reinterpret_cast<const uint8_t *>(values->data()),
+           values->size() * sizeof(int32_t)}));
+  QLORA_RETURN_IF_ERROR(runEntry(*device, *module, entry, {}));
+  const qlora_binding &result = *module->binding(entry, QLORA_RESULT_LOGITS);
+  return device->read(result.arena, result.offset,
+                      {reinterpret_cast<uint8_t *>(logits.data()),
+                       static_cast<size_t>(entry.batch * words) *
+                           sizeof(float)});
+}
+
+/// Chooses a row's next token, and ends the row if it was the last one.
+void Generator::take(size_t slot, std::span<const float> rowLogits,
+                     const TokenListener &onToken) {
+  Row &row = *slots[slot];
+  const GenerationRequest &request = row.request;
+  GeneratedToken token;
+  token.id = request.id;
+  token.token = sampleToken(rowLogits, request.sampling, request.prompt,
+                            row.answer, row.answer.size());
+  if (request.logProbs > 0)
+    token.logProbs = logProbs(rowLogits, token.token, request.logProbs);
+  row.answer.push_back(token.token);
+  if (std::ranges::count(request.endTokens, token.token) > 0)
+    token.finish = FinishReason::kStop;
+  else if (std::ssize(row.answer) >= request.maxNewTokens ||
+           row.length() >= limits.capacity)
+    token.finish = FinishReason::kLength;
+  if (limits.restartLength > 0 && row.length() == limits.restartLength + 1)
+    row.cached = 0;
+  const bool goesOn = onToken(token);
+  // The listener may have canceled the row.
+  if (slots[slot] && (token.finish != FinishReason::kNone || !goesOn))
+    slots[slot].reset();
+}
+
+} // namespace qlora

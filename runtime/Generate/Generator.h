@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+
+// Generates text with the entries PREFILL and DECODE of a program: continuous
+// batching over the slots of its caches.
+//
+//   QLORA_ASSIGN_OR_RETURN(Generator generator,
+//                          Generator::of(module, device, {2048}));
+//   QLORA_RETURN_IF_ERROR(generator.add(std::move(request)));
+//   while (generator.isBusy())
+//     QLORA_RETURN_IF_ERROR(generator.step(onToken));
+//
+// A row waits until a slot is free. Its prompt is processed in chunks from its
+// first token on, a chunk per step; then each step adds a token. The chunks and
+// the slots' sequences have fixed shapes. So a row's logits do not depend on
+// the other rows, unless a library GEMM computes a sequence differently
+// according to its index.
+//
+// Used by one thread. `module` and `device` outlive the generator.
+
+#ifndef QLORA_RUNTIME_GENERATE_GENERATOR_H
+#define QLORA_RUNTIME_GENERATE_GENERATOR_H
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "runtime/Base/Status.h"
+#include "runtime/Device/Device.h"
+#include "runtime/Generate/Sampling.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+struct GenerationRequest {
+  int64_t id = 0; ///< chosen by the caller
+  std::vector<int32_t> prompt; ///< at least one token
+  int64_t maxNewTokens = 0;    ///< at least 1
+  SamplingOptions sampling;
+  std::vector<int32_t> endTokens; ///< each ends the answer
+  int64_t logProbs = 0; ///< number of likeliest tokens to report
+};
+
+enum class FinishReason {
+  kNone,   ///< more tokens follow
+  kStop,   ///< an end token, which is the last token
+  kLength, ///< maxNewTokens, or the slot is full
+};
+
+/// A new token of a row.
+struct GeneratedToken {
+  int64_t id = 0; ///< of the request
+  int32_t token = 0;
+  FinishReason finish = FinishReason::kNone;
+  /// The token, then GenerationRequest::logProbs others; empty if that is 0.
+  std::vector<TokenLogProb> logProbs;
+};
+
+/// Limits of a program that its tables do not have.
+struct GenerationLimits {
+  int64_t capacity = 0; ///< tokens of a row, prompt included
+  /// RoPE has other frequencies for longer rows. A row that becomes longer than
+  /// this is processed again from its first token; 0: no such length.
+  int64_t restartLength = 0;
+};
+
+/// Called for each token. Returns false to cancel the row.
+using TokenListener = std::function<bool(const GeneratedToken &token)>;
+
+class Generator {
+public:
+  /// Returns kInvalidArgument if the program has no entries of generation.
+  static StatusOr<Generator> of(const LoadedModule &module, Device &device,
+                                GenerationLimits limits);
+
+  /// Adds a row. Returns kInvalidArgument if it cannot be generated: a prompt
+  /// that is empty or does not fit a slot, an id that is no token, or a
+  /// sampling option.
+  Status add(GenerationRequest request);
+  /// Drops a row that is waiting or running; does nothing if there is none.
+  void cancel(int64_t id);
+  /// Processes one chunk of a prompt, or adds a token to each running row.
+  Status step(const TokenListener &onToken);
+  bool isBusy() const;
+
+  /// Tokens of a row, prompt included; rows at a time; tokens of a chunk.
+  int64_t capacity() const { return limits.capacity; }
+  int64_t slotCount() const { return static_cast<int64_t>(slots.size()); }
+  int64_t vocabulary() const { return words; }
+  int64_t waiting() const { return static_cast<int64_t>(queue.size()); }
+  int64_t running() const;
+
+private:
+  /// A row in a slot.
+  struct Row {
+    GenerationRequest request;
+    std::vector<int32_t> answer;
+    /// Tokens of the row whose keys and values are in the caches.
+    int64_t cached = 0;
+
+    int64_t length() const {
+      return std::ssize(request.prompt) + std::ssize(answer);
+    }
+    int32_t tokenAt(int64_t index) const {
+      const auto i = static_cast<size_t>(index);
+      return i < request.prompt.size()
+                 ? request.prompt[i]
+                 : answer[i - request.prompt.size()];
+    }
+    bool needsPrefill() const { return length() - cached > 1 || cached == 0; }
+  };
+  /// Inputs of an entry, one value per token or per sequence.
+  struct Inputs {
+    std::vector<int32_t> ids, positions, segments, slots, lengths, last;
+    explicit Inputs(const qlora_entry &entry);
+  };
+
+  Generator(const LoadedModule &module, Device &device,
+            const qlora_entry &prefill, const qlora_entry &decode,
+            GenerationLimits limits);
+  void fillSlots();
+  Status prefill(size_t slot, const TokenListener &onToken);
+  Status decode(const TokenListener &onToken);
+  Status run(const qlora_entry &entry, const Inputs &inputs);
+  void take(size_t slot, std::span<const float> logits,
+            const TokenListener &onToken);
+  std::span<const float> logitsOf(size_t sequence) const {
+    return std::span(logits).subspan(sequence * static_cast<size_t>(words),
+                                     static_cast<size_t>(words));
+  }
+
+  const LoadedModule *module;
+  Device *device;
+  const qlora_entry *prefillEntry, *decodeEntry;
+  GenerationLimits limits;
+  int64_t words = 0; ///< of the vocabulary
+  std::vector<std::optional<Row>> slots;
+  std::deque<GenerationRequest> queue;
+  std::vector<float> logits; ///< of the last entry
+  size_t nextPrefill = 0;    ///< slot at which the search for a prompt starts
+  bool hasPrefilled = false; ///< whether the last step was a prefill
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_GENERATE_GENERATOR_H

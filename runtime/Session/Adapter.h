@@ -107,6 +107,10 @@ private:
   std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
 
+/// Returns the options that an adapter folder's adapter_config.json implies:
+/// the base model, and the shape and modules of the adapter.
+StatusOr<std::vector<OptionSetting>> adapterSettings(const std::string &folder);
+
 /// Checks whether training can continue from an adapter folder under these
 /// options. It must be a PEFT LoRA with the same r, alpha, patterns, scaling
 /// and modules, and must use no unsupported feature. Tensor shapes are checked

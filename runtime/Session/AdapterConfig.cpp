@@ -248,8 +248,39 @@ namespace {
 struct ComparedKey {
   const char *key, *option;
   ordered_json missing;
+
+  ordered_json of(const ordered_json &config) const;
 };
 } // namespace
+
+static std::span<const ComparedKey> comparedKeys() {
+  static const ComparedKey keys[] = {
+      {"bias", "bias", "none"},
+      {"r", "lora_r", 8},
+      {"lora_alpha", "lora_alpha", 8},
+      {"use_rslora", "use_rslora", false},
+      {"lora_bias", "lora_bias", false},
+      {"use_dora", "use_dora", false},
+      {"target_parameters", "target_parameters", ordered_json::array()},
+      {"trainable_token_indices", "trainable_token_indices",
+       ordered_json::array()},
+      {"rank_pattern", "lora_rank_pattern", ordered_json::object()},
+      {"alpha_pattern", "lora_alpha_pattern", ordered_json::object()},
+  };
+  return keys;
+}
+
+/// Returns the key's value in adapter_config.json, in the option's type.
+ordered_json ComparedKey::of(const ordered_json &config) const {
+  ordered_json value = config.value(key, missing);
+  if (value.is_null())
+    return missing;
+  // PEFT allows {module: list} for trainable_token_indices. Only the list
+  // counts, since tensor names identify the module.
+  if (missing.is_array() && value.is_object() && value.size() == 1)
+    return *value.begin();
+  return value;
+}
 
 /// Whether two patterns may match one module: if one is a regular expression,
 /// or a name is the suffix of another.
@@ -278,42 +309,59 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
   if (const auto init = config.value(kInit, ordered_json(true));
       !hasOurBase(init, options))
     return differs(path, kInit, init, kInit, options, with);
-  const ComparedKey compared[] = {
-      {"bias", "bias", "none"},
-      {"r", "lora_r", 8},
-      {"lora_alpha", "lora_alpha", 8},
-      {"use_rslora", "use_rslora", false},
-      {"lora_bias", "lora_bias", false},
-      {"use_dora", "use_dora", false},
-      {"target_parameters", "target_parameters", ordered_json::array()},
-      {"trainable_token_indices", "trainable_token_indices",
-       ordered_json::array()},
-      {"rank_pattern", "lora_rank_pattern", ordered_json::object()},
-      {"alpha_pattern", "lora_alpha_pattern", ordered_json::object()},
-  };
   if (const ordered_json type = config.value("peft_type", ordered_json("LORA"));
       type != "LORA")
     return Status::invalid("'{}': peft_type is {}; only LORA is supported",
                            path, dumpJson(type));
-  for (const auto &[key, option, missing] : compared) {
-    const ordered_json &ours = options.value(option);
-    ordered_json theirs = config.value(key, missing);
-    if (theirs.is_null())
-      theirs = missing;
-    // PEFT allows {module: list} for trainable_token_indices. Compare only the
-    // list, since tensor names identify the module.
-    if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
-      theirs = *theirs.begin();
-    if (!areSame(theirs, ours))
-      return differs(path, key, theirs, option, options, with);
+  for (const ComparedKey &compared : comparedKeys()) {
+    const ordered_json theirs = compared.of(config);
+    if (!areSame(theirs, options.value(compared.option)))
+      return differs(path, compared.key, theirs, compared.option, options,
+                     with);
   }
   for (const auto &[key, value] : config.items())
     if (!kIgnored.contains(key) && !isOff(value) &&
-        std::ranges::find(compared, key, &ComparedKey::key) ==
-            std::end(compared))
+        std::ranges::find(comparedKeys(), key, &ComparedKey::key) ==
+            comparedKeys().end())
       return Status::invalid("'{}': {} is {}, which is not supported", path,
                              key, dumpJson(value));
   return Status::ok();
+}
+
+/// Keys of adapter_config.json that name modules or the base model, and their
+/// options. Null means the same as no key.
+static constexpr std::pair<const char *, const char *> kNamingKeys[] = {
+    {"base_model_name_or_path", "model_name_or_path"},
+    {"target_modules", "lora_target_modules"},
+    {"modules_to_save", "modules_to_save"},
+    {"exclude_modules", "exclude_modules"},
+    {"layers_to_transform", "layers_to_transform"},
+    {"layers_pattern", "layers_pattern"},
+};
+
+StatusOr<std::vector<OptionSetting>>
+adapterSettings(const std::string &folder) {
+  const std::string path = folder + "/adapter_config.json";
+  QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));
+  std::vector<OptionSetting> settings;
+  const auto add = [&](const char *key, const char *option,
+                       const ordered_json &value) {
+    settings.push_back(
+        {findOption(optionTable(), option),
+         value.is_string() ? value.get<std::string>() : dumpJson(value),
+         fmt::format("'{}': {}", path, key)});
+  };
+  for (const ComparedKey &compared : comparedKeys())
+    add(compared.key, compared.option, compared.of(config));
+  for (const auto &[key, option] : kNamingKeys)
+    if (const auto value = config.find(key);
+        value != config.end() && !value->is_null())
+      add(key, option, *value);
+  constexpr const char *kInit = "init_lora_weights";
+  if (const auto init = config.value(kInit, ordered_json(true));
+      init.is_string() && leavesResidual(init.get<std::string>()))
+    add(kInit, kInit, init);
+  return settings;
 }
 
 Status checkAdapterOptions(const std::string &folder, const Options &options) {

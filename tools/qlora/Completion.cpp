@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tools/qlora/Commands.h"
+#include "tools/qlora/Generate.h"
 #include "tools/qlora/ShowData.h"
 
 namespace qlora {
@@ -36,7 +37,9 @@ StatusOr<std::string> completionScript(std::string_view shell) {
                            "got '{}'; write: qlora completion bash",
                            shell);
   std::string flags, values;
-  for (const std::span<const OptionRow> table : showDataTool().tables)
+  auto tables = showDataTool().tables;
+  tables.push_back(generateTool().tables.front());
+  for (const std::span<const OptionRow> table : tables)
     for (const OptionRow &row : table) {
       const std::string flag = flagSpelling(row.name);
       flags += (flags.empty() ? "" : " ") + flag;

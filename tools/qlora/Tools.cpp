@@ -61,6 +61,11 @@ std::string shellText(const ToolCommand &command) {
   return text;
 }
 
+void note(const std::string &text) {
+  if (!text.empty())
+    fmt::print(stderr, "qlora: {}\n", text);
+}
+
 /// Returns pointers to the words and a final null: the argv of a new process.
 static std::vector<char *> pointersTo(std::vector<std::string> &words) {
   std::vector<char *> pointers;

@@ -31,6 +31,9 @@ StatusOr<std::string> findTool(std::string_view tool);
 /// tool's path if the tool is not in PATH.
 std::string shellText(const ToolCommand &command);
 
+/// Prints a line to standard error; nothing for an empty text.
+void note(const std::string &text);
+
 enum class ToolVerbosity {
   kAll,      ///< output is shown as it comes
   kErrors,   ///< output is shown only if the tool fails

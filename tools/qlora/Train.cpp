@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs qlora-import, qloracc and qlora-run.
+// Makes the programs of a training, and runs qlora-run.
 
 #include "tools/qlora/Train.h"
 
@@ -8,17 +8,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <optional>
 
 #include "runtime/Base/SweepGrid.h"
-#include "runtime/Base/UserFiles.h"
-#include "runtime/Data/TokenFiles.h"
 #include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/RunCheck.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/Configuration.h"
-#include "tools/qlora/ProgramCache.h"
+#include "tools/qlora/Programs.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -61,84 +58,6 @@ const Tool &trainTool() {
       .tables = {kTrainOptions, optionTable(), runnerRows(), compilerRows(),
                  importerRows()}};
   return tool;
-}
-
-/// Returns a hash of everything that determines the program.
-static StatusOr<std::string> keyOf(const Configuration &configuration) {
-  const Options &options = configuration.options;
-  ContentHash hash;
-  hash.add(QLORA_VERSION);
-  QLORA_RETURN_IF_ERROR(addModel(hash, options.text("model_name_or_path"),
-                                 configuration.dropout));
-  addInstructions(hash);
-  QLORA_ASSIGN_OR_RETURN(const bool rows, hasRows(options.paths("train_file")));
-  hash.add(rows ? "rows" : "no rows");
-  for (const std::string &flag : configuration.compilerFlags)
-    if (!flag.starts_with("--train-file="))
-      hash.add(flag);
-  // If a profile or map is a file, hash its content too. If it is a GPU's name
-  // or a keyword, the hash of its flag is enough.
-  for (const std::string &path :
-       {configuration.deviceProfile, configuration.deviceMap})
-    if (const auto text = readWholeFile(path); text.isOk())
-      hash.add(text.value());
-  return hash.finish();
-}
-
-namespace {
-/// Commands that make a program, and the program's path.
-struct ProgramCommands {
-  std::vector<ToolCommand> commands; ///< empty: the program exists
-  std::string program;
-  std::string note;
-  std::optional<ProgramCache> cache;
-};
-} // namespace
-
-static StatusOr<ProgramCommands>
-programCommands(const Configuration &configuration) {
-  ProgramCommands result;
-  result.program = configuration.program;
-  if (!result.program.empty())
-    return result;
-  const std::string model = configuration.options.text("model_name_or_path");
-  QLORA_ASSIGN_OR_RETURN(const std::string key, keyOf(configuration));
-  QLORA_ASSIGN_OR_RETURN(result.cache, ProgramCache::open(key));
-  const ProgramCache &cache = *result.cache;
-  if (!configuration.alwaysCompiles)
-    result.program = cache.find(result.note);
-  if (!result.program.empty())
-    return result;
-  result.program = cache.programPath();
-  ToolCommand import{"qlora-import", {model, "-o", cache.modelPath()}};
-  std::ranges::copy(configuration.importerFlags,
-                    std::back_inserter(import.arguments));
-  ToolCommand compile{"qloracc", {cache.modelPath(), "-o", result.program}};
-  std::ranges::copy(configuration.compilerFlags,
-                    std::back_inserter(compile.arguments));
-  result.commands = {std::move(import), std::move(compile)};
-  return result;
-}
-
-static void note(const std::string &text) {
-  if (!text.empty())
-    fmt::print(stderr, "qlora: {}\n", text);
-}
-
-/// Makes the program, or prints that it is cached.
-static Status make(const ProgramCommands &made) {
-  if (made.commands.empty()) {
-    if (made.cache)
-      note(fmt::format("the program is cached: {}", made.program));
-    return Status::ok();
-  }
-  for (const ToolCommand &command : made.commands)
-    QLORA_RETURN_IF_ERROR(findTool(command.tool).status());
-  QLORA_RETURN_IF_ERROR(made.cache->prepare());
-  note("compiling; the program is kept for the next run");
-  for (const ToolCommand &command : made.commands)
-    QLORA_RETURN_IF_ERROR(runTool(command));
-  return Status::ok();
 }
 
 /// Returns one list of settings per program that --sweep needs. A list has the
@@ -258,14 +177,8 @@ trainCommands(const CommandLine &line, const Options &own, ProgramUse use) {
 
 /// Implements --dry-run: prints the commands.
 static Status show(const TrainCommands &all) {
-  for (const ProgramCommands &made : all.programs) {
-    if (made.cache)
-      QLORA_RETURN_IF_ERROR(made.cache->prepare());
-    if (made.commands.empty() && made.cache)
-      note(fmt::format("the program is cached: {}", made.program));
-    for (const ToolCommand &command : made.commands)
-      fmt::print("{}\n", shellText(command));
-  }
+  for (const ProgramCommands &made : all.programs)
+    QLORA_RETURN_IF_ERROR(showProgram(made));
   fmt::print("{}\n", shellText(all.run));
   return Status::ok();
 }
@@ -291,8 +204,10 @@ Status train(std::span<const std::string> words, ProgramUse use) {
     arguments.push_back("--device=null");
   if (own.boolean("dry_run"))
     return show(all);
-  for (const ProgramCommands &made : all.programs)
-    QLORA_RETURN_IF_ERROR(make(made));
+  for (const ProgramCommands &made : all.programs) {
+    noteCached(made);
+    QLORA_RETURN_IF_ERROR(makeProgram(made));
+  }
   return becomeTool(all.run);
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/OptionTable.h"
 #include "tools/qlora/Commands.h"
+#include "tools/qlora/Generate.h"
 #include "tools/qlora/ShowData.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qlora/Train.h"
@@ -64,6 +65,8 @@ static Status dispatch(Words words) {
     return train(rest, ProgramUse::kPlan);
   if (command == "memory")
     return print(memoryTable(rest));
+  if (command == "generate")
+    return generate(rest);
   if (command == "show-data")
     return showData(rest);
   if (command == "compare")

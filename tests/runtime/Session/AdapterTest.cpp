@@ -436,3 +436,32 @@ TEST_F(Adapter, ContradictionsAreRefused) {
   EXPECT_FALSE(
       checkAdapterConfig((folder / "none").string(), module, options).isOk());
 }
+
+TEST_F(Adapter, AConfigurationGivesOptions) {
+  std::ofstream(folder / "adapter_config.json") << R"({
+      "base_model_name_or_path": "Qwen/Qwen3-0.6B", "r": 4,
+      "target_modules": ["q_proj", "v_proj"], "exclude_modules": null,
+      "layers_to_transform": 3, "rank_pattern": {"b": 2, "a": 1},
+      "trainable_token_indices": {"embed_tokens": [5, 2]},
+      "init_lora_weights": "pissa"})";
+  auto settings = adapterSettings(folder.string());
+  ASSERT_TRUE(settings.isOk()) << settings.status().message();
+  Options shape;
+  const Status status = shape.applySettings(*settings);
+  ASSERT_TRUE(status.isOk()) << status.message();
+  EXPECT_TRUE(shape.text("model_name_or_path").ends_with("/Qwen/Qwen3-0.6B"));
+  const auto text = [&](const char *name) {
+    return dumpJson(shape.value(name));
+  };
+  EXPECT_EQ(text("lora_r"), "4");
+  EXPECT_EQ(text("lora_alpha"), "8.0");
+  EXPECT_EQ(text("bias"), "\"none\"");
+  EXPECT_EQ(text("lora_target_modules"), R"(["q_proj","v_proj"])");
+  EXPECT_FALSE(shape.isGiven("exclude_modules"));
+  EXPECT_EQ(text("layers_to_transform"), "[3]");
+  EXPECT_EQ(text("lora_rank_pattern"), R"({"b":2,"a":1})");
+  EXPECT_EQ(text("trainable_token_indices"), "[5,2]");
+  EXPECT_EQ(text("init_lora_weights"), "\"pissa\"");
+  EXPECT_TRUE(checkAdapterOptions(folder.string(), shape).isOk());
+  EXPECT_FALSE(adapterSettings((folder / "model").string()).isOk());
+}

@@ -15,7 +15,9 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.realpath(TOOL)))
 
 
-class TokenizersTest(ToolTest):
+class ModelsTest(ToolTest):
+    """Has the model folders of Inputs/tokenizers.json."""
+
     @classmethod
     def setUpClass(cls):
         with open(os.path.join(FOLDER, "Inputs", "tokenizers.json"),
@@ -40,6 +42,8 @@ class TokenizersTest(ToolTest):
         from qlora_data.tokenizer import TextTokenizer
         return TextTokenizer(ModelFiles(self.model))
 
+
+class TokenizersTest(ModelsTest):
     def test_as_transformers(self):
         self.assertGreater(len(self.made["cases"]), 40)
         for case in self.made["cases"]:

@@ -186,7 +186,7 @@ class Converter:
 
     def _chat(self, place: str, chat: ChatRow,
               out: TokenRows) -> list[RenderedRow]:
-        template = self._template(chat)
+        template = self.template_of(chat)
         if template.place in SHIPPED and not self._is_shipped:
             out.chosen_template = template.place
         talk = Conversation(chat, template, self.tokenizer.special_tokens,
@@ -221,7 +221,11 @@ class Converter:
         elif dropped:
             out.count("dropping", place)
 
-    def _template(self, chat: ChatRow) -> Template:
+    @property
+    def has_template(self) -> bool:
+        return self._is_shipped or "default" in self._sources
+
+    def template_of(self, chat: ChatRow) -> Template:
         """Returns the compiled template for a row: 'tool_use' if it exists and
         the row has tools, else 'default'."""
         name = "tool_use" if chat.tools and "tool_use" in self._sources \

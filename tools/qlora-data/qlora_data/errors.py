@@ -33,3 +33,9 @@ def unreadable(path: str, error: OSError) -> DataError:
     """Returns the error for an input file that cannot be read."""
     return DataError(f"cannot be read: {error.strerror or error}",
                      "check the path and its permissions", path)
+
+
+def unwritable(path: str, error: OSError) -> DataError:
+    """Returns the error for an output file that cannot be written."""
+    return DataError(f"cannot be written: {error.strerror}",
+                     "write to another folder", path)

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from .arguments import Parser, boolean, positive
 from .columns import Columns
 from .environment import ensure_packages
 from .errors import DataError
@@ -19,28 +20,10 @@ from .safetensors import write_safetensors
 from .shapes import FORMATS
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        raise DataError(message, "see qlora-data --help")
-
-
-def _boolean(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"expects true or false, got '{text}'")
-    return text == "true"
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expects a number above 0, got "
-                                         f"'{text}'")
-    return int(text)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="qlora-data", allow_abbrev=False, description=(
+    parser = Parser(prog="qlora-data", allow_abbrev=False, description=(
         "Tokenizes rows of text or chat into token ids and labels for "
-        "qlora-run."))
+        "qlora-run."), epilog="qlora-data generate --help: answers to prompts")
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="MODEL_DIR",
         help="folder with tokenizer.json and tokenizer_config.json")
@@ -55,31 +38,31 @@ def _parser() -> argparse.ArgumentParser:
         "turns: instruction and output as turns of the chat template")
     add("--output", metavar="FILE",
         help="token file to write (safetensors)")
-    add("--max-length", type=_positive, metavar="N",
+    add("--max-length", type=positive, metavar="N",
         help="maximum tokens of a row (default: no limit)")
     add("--excess-length-strategy", default="truncate",
         choices=("truncate", "drop", "raise"),
         help="cut rows longer than --max-length, leave them out, or refuse "
         "them")
-    add("--vocab-size", type=_positive, metavar="V",
+    add("--vocab-size", type=positive, metavar="V",
         help="refuse token ids of V and above (default: no limit)")
-    add("--completion-only-loss", type=_boolean, default=True,
+    add("--completion-only-loss", type=boolean, default=True,
         metavar="true|false", help="of prompt and completion, "
         "only the completion is in the loss (default: true)")
-    add("--assistant-only-loss", type=_boolean, default=True,
+    add("--assistant-only-loss", type=boolean, default=True,
         metavar="true|false", help="for conversations: only the "
         "assistant's turns are in the loss (default: true)")
     add("--pairs", action="store_true", help="rows have a chosen and a "
         "rejected answer (DPO, ORPO); each becomes two rows")
     add("--unpaired", action="store_true", help="rows have one answer and a "
         "'label': whether it is desirable (KTO)")
-    add("--allow-template-drops", type=_boolean, default=False,
+    add("--allow-template-drops", type=boolean, default=False,
         metavar="true|false", help="accept conversations whose tools, tool "
         "calls, messages or reasoning the chat template drops (default: false)")
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's: a Jinja file, "
         "or " + ", ".join(SHIPPED))
-    add("--workers", type=_positive, metavar="N",
+    add("--workers", type=positive, metavar="N",
         help="processes for a large file, at most 16 (default: one per CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
         "DONE TOTAL' lines on stderr, in bytes of the data")
@@ -88,9 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         "versions")
     add("--show", action="store_true", help="only print rows, with the "
         "tokens in the loss marked")
-    add("--num-rows", type=_positive, default=3, metavar="N",
+    add("--num-rows", type=positive, default=3, metavar="N",
         help="with --show: the first N rows")
-    add("--rows", type=_positive, nargs="+", metavar="N",
+    add("--rows", type=positive, nargs="+", metavar="N",
         help="with --show: the rows of these numbers, from 1")
     add("--token-ids", action="store_true",
         help="with --show: one token per line, with its id")
@@ -152,6 +135,10 @@ def _report(source: str, counts, max_length: int | None) -> None:
 def _run(arguments: list[str]) -> None:
     if arguments and arguments[0] in COMMANDS:
         run_command(arguments)
+        return
+    if arguments and arguments[0] == "generate":
+        from .generation import generate
+        generate(arguments)
         return
     parser = _parser()
     args = parser.parse_args(arguments)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from array import array
 
-from .errors import DataError, unreadable
+from .errors import DataError, unreadable, unwritable
 
 _DTYPES = {"i": "I32", "q": "I64"}
 
@@ -111,8 +111,7 @@ def _unwritable(error: OSError, path: str, size_bytes: int) -> DataError:
         return DataError(
             f"cannot be written: {error.strerror} ({size_bytes} bytes are "
             "needed)", "free some space, or write to another folder", path)
-    return DataError(f"cannot be written: {error.strerror}",
-                     "write to another folder", path)
+    return unwritable(path, error)
 
 
 def read_integers(path: str) -> tuple[dict[str, tuple[list[int], memoryview]],

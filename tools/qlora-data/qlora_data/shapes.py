@@ -71,8 +71,7 @@ def _form(row: dict, eos_token: str, formats: tuple[str, ...],
     if "prompt" in row and "completion" in row:
         return _prompt_completion(row)
     if "messages" in row:
-        return _chat(row, "messages", with_system(
-            row, _messages(row["messages"], "messages")))
+        return conversation(row)
     if "text" in row:
         if not isinstance(row["text"], str):
             raise DataError(f"'text' expects a string, but got "
@@ -89,6 +88,11 @@ def _form(row: dict, eos_token: str, formats: tuple[str, ...],
     keys = ", ".join(f"'{key}'" for key in list(row)[:8]) or "no keys"
     raise DataError(f"the shape of this row is not known (it has {keys})",
                     _SHAPES)
+
+
+def conversation(row: dict, key: str = "messages") -> ChatRow:
+    """Returns the conversation whose messages are in `key`."""
+    return _chat(row, key, with_system(row, _messages(row[key], key)))
 
 
 def _forms(row: dict) -> dict[str, list[str]]:

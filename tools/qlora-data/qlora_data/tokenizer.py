@@ -83,6 +83,9 @@ class TextTokenizer:
     def token(self, number: int) -> str:
         return self._tokenizer.id_to_token(number)
 
+    def id_of(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
+
     def size(self) -> int:
         return self._tokenizer.get_vocab_size()
 
@@ -90,7 +93,8 @@ class TextTokenizer:
         """Encodes many texts at once, on all cores, without special tokens."""
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], drops_special: bool = False) -> str:
+        """Returns the text, without special tokens if `drops_special`."""
         if self._tokenizer.decoder is None:  # not loaded from tokenizer.json
             self._tokenizer.decoder = (
                 decoders.ByteLevel()
@@ -98,4 +102,4 @@ class TextTokenizer:
                 else decoders.Sequence([decoders.Replace("\u2581", " "),
                                         decoders.ByteFallback(),
                                         decoders.Fuse()]))
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return self._tokenizer.decode(ids, skip_special_tokens=drops_special)

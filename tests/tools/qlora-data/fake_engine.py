@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""fake_engine.py SCRIPT.json: speaks the protocol of `qlora-run --generate`
+(runtime/Session/GenerationSession.h), with tokens from the script:
+
+    answers    list of lists of token ids; row i gets list i, or the last one
+    slots      rows at a time (default 2)
+    capacity   tokens of a row (default 64)
+    delay      seconds before each token (default 0)
+    tokens     number of tokens after which it dies (default: never)
+    log        file that gets all requests, one a line
+
+Rows run at the same time, and the newest row gets its token first.
+"""
+
+import json
+import queue
+import sys
+import threading
+import time
+
+
+class FakeEngine:
+    def __init__(self, script):
+        self.script = script
+        self.answers = script["answers"]
+        self.waiting, self.running = [], {}
+        self.sent = 0
+
+    def write(self, value):
+        print(json.dumps(value), flush=True)
+
+    def take(self, line):
+        """Reads a request."""
+        if "log" in self.script:
+            with open(self.script["log"], "a", encoding="utf-8") as file:
+                file.write(line)
+        request = json.loads(line)
+        if "cancel" in request:
+            self.running.pop(request["cancel"], None)
+            return
+        length, capacity = len(request["input_ids"]), self.capacity()
+        if length >= capacity:
+            self.write({"id": request["id"], "error": f"the prompt has {length}"
+                        f" tokens, but a row has at most {capacity}"})
+        else:
+            self.waiting.append(request)
+
+    def capacity(self):
+        return self.script.get("capacity", 64)
+
+    def step(self):
+        """Sends a token of each running row."""
+        while self.waiting and len(self.running) < self.script.get("slots", 2):
+            request = self.waiting.pop(0)
+            row = min(request["id"], len(self.answers) - 1)
+            self.running[request["id"]] = [request, list(self.answers[row])]
+        for number in sorted(self.running, reverse=True):
+            self.send(*self.running[number])
+
+    def send(self, request, tokens):
+        if self.sent == self.script.get("tokens"):
+            print("qlora-run: error: the fake engine dies", file=sys.stderr)
+            sys.exit(3)
+        time.sleep(self.script.get("delay", 0))
+        token = tokens.pop(0)
+        line = {"id": request["id"], "token": token}
+        if request["logprobs"]:
+            line["logprobs"] = [[token, -0.5]] + [
+                [other, -1.0 - other] for other in range(request["logprobs"])]
+        request["max_new_tokens"] = request.get("max_new_tokens", 99) - 1
+        if token in request["eos_token_id"]:
+            line["finish"] = "stop"
+        elif not tokens or not request["max_new_tokens"]:
+            line["finish"] = "length"
+        if "finish" in line:
+            del self.running[request["id"]]
+        self.write(line)
+        self.sent += 1
+
+    def run(self):
+        self.write({"ready": {"slots": self.script.get("slots", 2),
+                              "capacity": self.capacity(),
+                              "vocabulary": 999}})
+        lines = queue.Queue()
+
+        def read():
+            for line in sys.stdin:
+                lines.put(line)
+            lines.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        is_open = True
+        while is_open or self.waiting or self.running:
+            is_busy = bool(self.waiting or self.running)
+            while is_open and not (is_busy and lines.empty()):
+                line = lines.get()
+                is_open = line is not None
+                if is_open:
+                    self.take(line)
+                is_busy = True
+            self.step()
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as script:
+        FakeEngine(json.load(script)).run()

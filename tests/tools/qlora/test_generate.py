@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""qlora generate answers with a model, a run's adapter or a program."""
+
+import json
+import os
+import shlex
+import shutil
+import unittest
+
+from test_qlora import DATA, MODEL, SMALL, QloraTest
+
+GOLDENS = os.path.normpath(os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "../../Inputs/goldens"))
+FAST = ["--generation-length=64", "--max-new-tokens=6",
+        "--compute-dtype=float32", "--base-cache=none"]
+IDS = [{"input_ids": [5, 6, 7]}, {"input_ids": [9]}]
+
+
+class CommandTest(QloraTest):
+    def words(self, *words):
+        """Returns the last command of --dry-run: qlora-data's words, and those
+        of its engine."""
+        shown = self.run_qlora("generate", *words, "--dry-run").stdout
+        words = shlex.split(shown.splitlines()[-1])
+        end = words.index("--")
+        return words[1:end], words[end + 1:]
+
+    def folder_with(self, name, **files):
+        folder = os.path.join(self.folder, name)
+        os.mkdir(folder)
+        for stem, text in files.items():
+            file_name = stem.replace("__", ".")
+            with open(os.path.join(folder, file_name), "w",
+                      encoding="utf-8") as file:
+                file.write(text)
+        return folder
+
+
+class DryRunTest(CommandTest):
+    def test_flags_of_both_programs(self):
+        front, engine = self.words(
+            MODEL, "say 'hello'", "--stop", "a b", "--stop=,c", "--top-k=3",
+            "--temperature=0.5", "--system=s", "--ignore-eos", "--threads=1",
+            "--seed=7", "--chat-template=chatml")
+        self.assertEqual(front, [
+            "generate", "--model=" + MODEL, "--seed=7",
+            "--chat-template=chatml", "--prompt=say 'hello'", "--system=s",
+            "--stop=a b", "--stop=,c", "--ignore-eos", "--temperature=0.5",
+            "--top-k=3"])
+        self.assertEqual(os.path.basename(engine[0]), "qlora-run")
+        self.assertEqual(engine[2], "--generate")
+        for flag in ("--threads=1", "--model-name-or-path=" + MODEL):
+            self.assertIn(flag, engine)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_the_program(self):
+        shown = self.run_qlora("generate", MODEL, "a", "--dry-run").stdout
+        compiled = shlex.split(shown.splitlines()[1])
+        # The model has 256 positions.
+        for flag in ("--generation-batch=8", "--generation-length=256",
+                     "--max-length=[16]", "--per-device-train-batch-size=1",
+                     r"--lora-target-modules=.*\.(o_proj|c_proj)"):
+            self.assertIn(flag, compiled)
+        _, engine = self.words(MODEL, "a")
+        self.assertEqual(engine[1], self.words(MODEL, "b", "--top-k=1")[1][1])
+        self.assertNotEqual(engine[1], self.words(
+            MODEL, "a", "--generation-batch=4", "--max-length=8")[1][1])
+
+    def test_options_of_a_peft_adapter(self):
+        folder = self.folder_with("peft", adapter_config__json=json.dumps({
+            "base_model_name_or_path": MODEL, "r": 4, "lora_alpha": 6,
+            "target_modules": ["q_proj"], "modules_to_save": None,
+            "rank_pattern": {"layers.1.q_proj": 2}}))
+        shown = self.run_qlora("generate", folder, "a", "--dry-run").stdout
+        compiled = shlex.split(shown.splitlines()[1])
+        for flag in ("--lora-r=4", "--lora-alpha=6.0",
+                     '--lora-target-modules=["q_proj"]',
+                     '--lora-rank-pattern={"layers.1.q_proj":2}'):
+            self.assertIn(flag.replace(" ", ""),
+                          [word.replace(" ", "") for word in compiled])
+        self.assertIn("--adapter-name-or-path=" + folder,
+                      self.words(folder, "a")[1])
+        self.assertIn("--adapter-name-or-path=",
+                      self.words(folder, "a", "--adapter=none")[1])
+
+    def test_the_adapters_chat_template(self):
+        folder = self.folder_with(
+            "peft", chat_template__jinja="x", adapter_config__json=json.dumps(
+                {"base_model_name_or_path": MODEL}))
+        flag = f"--chat-template={folder}/chat_template.jinja"
+        for words in ([folder], [MODEL, "a", "--adapter", folder],
+                      [folder, "a", "--adapter=none"]):
+            self.assertIn(flag, self.words(*words, *["a"][len(words) - 1:])[0])
+        self.assertIn("--chat-template=chatml", self.words(
+            folder, "a", "--chat-template=chatml")[0])
+
+    def test_mistakes(self):
+        unfinished = self.folder_with("run", config__resolved__yaml="")
+        nameless = self.folder_with("peft", adapter_config__json="{}")
+        for words, message in (
+                ((), "no model is named; usage: qlora generate MODEL [PROMPT]"),
+                ((MODEL, "a", "b"), "got 'b' too; put the prompt in quotes"),
+                ((MODEL, "a", "--input=" + DATA), "--input conflicts with the "
+                 "prompt 'a'; remove one"),
+                ((MODEL, "--input=none.jsonl"), "--input: there is no file"),
+                ((MODEL, "a", "--output=b"), "--output needs --input; add"),
+                ((MODEL, "a", "--logprobs=1"), "--logprobs needs --input"),
+                ((MODEL, "a", "--learning-rate=1"), "unknown option"),
+                ((MODEL, "a", "--lora-rr=1"), "did you mean '--lora-r'?"),
+                ((MODEL, "a", "--top-p=2"), "--top-p"),
+                ((MODEL, "a", "--adapter", self.folder),
+                 "adapter_config.json'. Fix: give the folder of a PEFT"),
+                ((unfinished, "a"), "has no adapter, because its run has not "
+                 "ended. Fix: name one of its checkpoint folders"),
+                ((nameless, "a"), "names no base model. Fix: qlora generate "
+                 "MODEL --adapter"),
+                ((MODEL, "a", "--adapter", nameless, "--lora-r=4"),
+                 "r is 8, but --lora-r is 4. Fix: --lora-r 8"),
+                (("./none", "a"), "none")):
+            with self.subTest(words=words):
+                done = self.run_qlora("generate", *words, code=1)
+                self.assertIn(message, done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+
+class AnswerTest(CommandTest):
+    def rows(self, *words):
+        """Returns the answers to IDS."""
+        path = os.path.join(self.folder, "rows.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            for row in IDS:
+                file.write(json.dumps(row) + "\n")
+        done = self.run_qlora("generate", *words, "--input", path,
+                              "--ignore-eos", *FAST)
+        return [json.loads(line)["output_ids"]
+                for line in done.stdout.splitlines()]
+
+    def train(self, *words):
+        self.run_qlora("train", MODEL, DATA, *SMALL, "--learning-rate=0.05",
+                       "--save-strategy=no", "--output-dir=run", *words)
+        return os.path.join(self.folder, "run")
+
+    def test_a_prompt(self):
+        self.own_cache()
+        shown = self.run_qlora("generate", MODEL, "Who?", *FAST)
+        self.assertIn("qlora: compiling", shown.stderr)
+        self.assertTrue(shown.stdout.endswith("\n"))
+        again = self.run_qlora("generate", MODEL, "Who?", *FAST)
+        self.assertEqual((again.stdout, again.stderr), (shown.stdout, ""))
+
+    def test_a_run_its_base_and_its_program(self):
+        base = self.rows(MODEL)
+        self.assertEqual([len(ids) for ids in base], [6, 6])
+        run = self.train()
+        answers = self.rows(run)
+        self.assertNotEqual(answers, base)
+        self.assertEqual(self.rows(run, "--adapter=none"), base)
+        self.assertEqual(self.rows(MODEL, "--adapter", run), answers)
+        program = self.words(run, "a", *FAST)[1][1]
+        self.assertEqual(self.rows(program, "--adapter", run), answers)
+        self.assertEqual(self.rows(program), base)
+        # The folder may move; the base stays where it was.
+        moved = shutil.move(run, self.folder + "/moved")
+        self.assertEqual(self.rows(moved), answers)
+
+    def test_the_quantization_of_a_run(self):
+        run = self.train("--load-in-4bit")
+        shown = self.run_qlora("generate", run, "a", "--dry-run").stdout
+        self.assertIn("--load-in-4bit=true", shown)
+        self.assertIn("--compute-dtype=float32", shown)
+        shown = self.run_qlora("generate", run, "a", "--dry-run",
+                               "--load-in-4bit=false").stdout
+        self.assertNotIn("--load-in-4bit=true", shown)
+
+    def test_the_seed_of_a_run(self):
+        # Initial adapters depend on the run's seed, not on that of sampling.
+        run = self.train("--seed=9")
+        for flags, seed in (([], "--seed=42"), (["--seed=7"], "--seed=7")):
+            front, engine = self.words(run, "a", *flags)
+            self.assertEqual((front[2], engine.count("--seed=9"),
+                              engine.count(seed)), (seed, 1, 0))
+
+    def test_a_model_with_experts(self):
+        mixtral = os.path.join(GOLDENS, "mixtral", "model")
+        self.assertEqual([len(ids) for ids in self.rows(mixtral)], [6, 6])
+
+    def test_a_long_prompt(self):
+        done = self.run_qlora("generate", MODEL, "a " * 99, *FAST, code=1)
+        self.assertIn("tokens, but a row has at most 64", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""How tokens are chosen and where answers end: options of the command line, and
+what generation_config.json and config.json of the model say otherwise."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+
+from .errors import DataError
+from .jsonl import kind
+from .model_files import ModelFiles, read_object
+
+# Names of requests to the engine, of options and of generation_config.json.
+_NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p",
+            "repetition_penalty", "presence_penalty")
+
+
+@dataclass
+class Sampling:
+    options: dict  # of a request
+    seed: int  # of the first row; the next row has the next seed
+    end_tokens: list[int]  # of the model's files
+    stops: tuple[str, ...]
+    ignores_eos: bool
+
+    def request(self, number: int, ids: list[int],
+                end_tokens: list[int]) -> dict:
+        """Returns the engine's request for row `number`, from 0. `end_tokens`:
+        further ones."""
+        ends = [] if self.ignores_eos else self.end_tokens + end_tokens
+        return {"id": number, "input_ids": ids, "seed": self.seed + number,
+                "eos_token_id": sorted(set(ends)), **self.options}
+
+
+def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
+    path = os.path.join(files.folder, "generation_config.json")
+    config = read_object(path)
+    options = {"logprobs": args.logprobs}
+    for name in _NUMBERS:
+        value = getattr(args, name)
+        if value is None:
+            value = _number(config, name, path)
+        if value is not None:
+            options[name] = value
+    if args.temperature is None:
+        options["temperature"] = (options.get("temperature", 1)
+                                  if config.get("do_sample") is True else 0)
+    text_config = files.model_config.get("text_config")
+    sources = (config, files.model_config,
+               text_config if isinstance(text_config, dict) else {})
+    ends = [number for source in sources
+            for number in _ids(source.get("eos_token_id"))]
+    stops = config.get("stop_strings")
+    stops = [stops] if isinstance(stops, str) else stops or []
+    return Sampling(options, args.seed, ends,
+                    (*args.stop, *(stop for stop in stops
+                                   if isinstance(stop, str) and stop)),
+                    args.ignore_eos)
+
+
+def _number(config: dict, name: str, path: str) -> int | float | None:
+    value = config.get(name)
+    if value is not None and (isinstance(value, bool)
+                              or not isinstance(value, (int, float))):
+        raise DataError(f"'{name}' expects a number, but got {kind(value)}",
+                        "fix the file", path)
+    return value
+
+
+def _ids(value: object) -> list[int]:
+    """Returns the token ids of eos_token_id: one, or a list."""
+    return [number for number in (value if isinstance(value, list)
+                                  else [value])
+            if isinstance(number, int) and number >= 0]

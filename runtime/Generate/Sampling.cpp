@@ -90,13 +90,14 @@ int32_t sampleToken(std::span<const float> given,
   std::span<const float> logits = given;
   if (options.repetitionPenalty != 1 || options.presencePenalty != 0)
     logits = changed = penalized(given, options, prompt, answer);
+  if (options.temperature == 0) // the first token with the largest logit
+    return static_cast<int32_t>(std::ranges::max_element(logits) -
+                                logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto better = [&](int32_t a, int32_t b) {
     return isBetter(logits, a, b);
   };
-  if (options.temperature == 0)
-    return *std::ranges::min_element(order, better);
   size_t count = order.size();
   if (options.topK > 0)
     count = std::min(count, static_cast<size_t>(options.topK));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds model, adapter and program, and starts qlora-data.
+// Checks the command line, and starts qlora-data.
 
 #include "tools/qlora/Generate.h"
 
@@ -10,81 +10,23 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "frontend/HfConfig.h"
-#include "runtime/Base/JsonText.h"
-#include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
-#include "runtime/Session/SessionRequest.h"
-#include "runtime/Watch/RunFolder.h"
-#include "tools/qlora/Configuration.h"
-#include "tools/qlora/HubCache.h"
-#include "tools/qlora/Programs.h"
-#include "tools/qlora/Tools.h"
-#include "tools/qlora/Train.h"
+#include "tools/qlora/GenerationProgram.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-static constexpr const char *kNoAdapter = "none";
-
-// Numbers are passed to qlora-data only if they are given, because it reads
-// other defaults from generation_config.json.
 static const OptionRow kGenerateOptions[] = {
-    {"adapter", OptionType::kPath, "", kRun, "Generate",
-     "PEFT adapter to use: a folder; none: the base alone; empty: that of "
-     "RUN_DIR, if it is one", "", kNoAdapter},
     {"input", OptionType::kPath, "", kRun, "Generate",
      "rows to answer instead of a prompt: JSONL with prompt, messages or "
      "input_ids"},
     {"output", OptionType::kPath, "", kRun, "Generate",
      "JSONL file for the answers to --input; rows that are answered there are "
      "skipped; empty: standard output", "o"},
-    {"system", OptionType::kString, "", kRun, "Generate",
-     "system message, for conversations without one"},
-    {"stop", OptionType::kString, "", kRun, "Generate",
-     "end an answer before this text; repeat it for several texts"},
-    {"max_new_tokens", OptionType::kInt, "auto", kRun, "Generate",
-     "maximum tokens of an answer; auto: generation_config.json decides, else "
-     "--generation-length", "", "auto", 1, 1 << 24},
-    {"temperature", OptionType::kFloat, "0", kRun, "Generate",
-     "temperature of sampling; 0: always the likeliest token; "
-     "generation_config.json may have another default", "", "", 0},
-    {"top_k", OptionType::kInt, "0", kRun, "Generate",
-     "sample from this many likeliest tokens; 0: from all; "
-     "generation_config.json may have another default", "", "", 0, 1 << 30},
-    {"top_p", OptionType::kFloat, "1", kRun, "Generate",
-     "sample from the likeliest tokens that together have this probability; "
-     "generation_config.json may have another default", "", "", 0, 1},
-    {"min_p", OptionType::kFloat, "0", kRun, "Generate",
-     "sample from tokens of at least this probability, relative to the "
-     "likeliest; generation_config.json may have another default", "", "", 0,
-     1},
-    {"repetition_penalty", OptionType::kFloat, "1", kRun, "Generate",
-     "above 1: make tokens of prompt and answer less likely; "
-     "generation_config.json may have another default", "", "", 0},
-    {"presence_penalty", OptionType::kFloat, "0", kRun, "Generate",
-     "above 0: make tokens of the answer less likely", "", "", -100, 100},
     {"logprobs", OptionType::kInt, "0", kRun, "Generate",
      "add log-probabilities of this many likeliest tokens of each step to the "
      "answers to --input", "", "", 0, 1 << 24},
-    {"ignore_eos", OptionType::kBool, "false", kRun, "Generate",
-     "continue after end tokens, until --max-new-tokens"},
 };
-
-/// Returns the rows of a group, which are consecutive in the table.
-static std::span<const OptionRow> groupOf(std::span<const OptionRow> table,
-                                          std::string_view group) {
-  const auto isOf = [&](const OptionRow &row) { return row.group == group; };
-  const auto first = std::ranges::find_if(table, isOf);
-  const auto last = std::ranges::find_if_not(first, table.end(), isOf);
-  return {first, last};
-}
-
-static std::span<const OptionRow> onlyRow(std::span<const OptionRow> table,
-                                          std::string_view name) {
-  return {findOption(table, name), 1};
-}
 
 const Tool &generateTool() {
   static const Tool tool = [] {
@@ -108,162 +50,10 @@ const Tool &generateTool() {
         .example = "  qlora generate out/adapter \"Capital of Portugal?\"\n"
                    "  qlora generate Qwen/Qwen3-0.6B --load-in-4bit --input "
                    "rows.jsonl \\\n      --output answers.jsonl\n"};
-    result.tables = {kGenerateOptions,
-                     onlyRow(optionTable(), "seed"),
-                     onlyRow(optionTable(), "chat_template"),
-                     onlyRow(optionTable(), "model_name_or_path"),
-                     groupOf(optionTable(), "Generation"),
-                     groupOf(optionTable(), "LoRA"),
-                     groupOf(optionTable(), "Quantization"),
-                     groupOf(optionTable(), "Batch, length and memory"),
-                     onlyRow(runnerRows(), "device"),
-                     onlyRow(runnerRows(), "threads"),
-                     groupOf(runnerRows(), "Kernels and caches"),
-                     onlyRow(trainTool().tables.front(), "dry_run"),
-                     compilerRows()};
-    for (const std::span<const OptionRow> table : result.tables)
-      result.sections.push_back({table, {}, ""});
+    addGenerationTables(result, {kGenerateOptions});
     return result;
   }();
   return tool;
-}
-
-namespace {
-/// A command line, and its options by table.
-struct Request {
-  CommandLine line;
-  Options own{std::span<const OptionRow>(kGenerateOptions)};
-  Options ofTrain{trainTool().tables.front()};
-  Options run;
-
-  static StatusOr<Request> parse(std::span<const std::string> words);
-};
-
-/// What generates: a program, or a model that is compiled with `defaults`.
-struct Source {
-  std::string program;
-  std::string model;        ///< folder or hub name; empty: that of the program
-  std::string adapter;      ///< folder; empty: none is named
-  bool isBaseOnly = false;  ///< --adapter none
-  bool usesAdapter = false; ///< `adapter` is named and not switched off
-  std::vector<OptionSetting> defaults;
-};
-} // namespace
-
-StatusOr<Request> Request::parse(std::span<const std::string> words) {
-  Request request;
-  QLORA_ASSIGN_OR_RETURN(request.line, parseCommandLine(words, generateTool()));
-  for (Options *options : {&request.own, &request.ofTrain, &request.run})
-    QLORA_RETURN_IF_ERROR(options->applySettings(request.line.settings));
-  return request;
-}
-
-static bool hasFile(const std::string &folder, const char *name) {
-  std::error_code ignored;
-  return !folder.empty() && fs::exists(fs::path(folder) / name, ignored);
-}
-
-static OptionSetting settingOf(const char *name, const std::string &text) {
-  return {findOption(optionTable(), name), text, flagSpelling(name)};
-}
-
-/// Adds a run's model, if it is still there, its quantization, and its seed,
-/// on which initial factors of the base depend.
-static Status addRunSettings(const std::string &folder,
-                             std::vector<OptionSetting> &settings) {
-  const Options initial;
-  Options options;
-  QLORA_RETURN_IF_ERROR(options.applyYaml(folder + "/" + kSettingsFile));
-  const std::string model = options.text("model_name_or_path");
-  if (std::error_code ignored; fs::exists(model, ignored))
-    settings.insert(settings.begin(), settingOf("model_name_or_path", model));
-  settings.push_back(
-      settingOf("seed", fmt::to_string(options.integer("seed"))));
-  for (const OptionRow &row : groupOf(optionTable(), "Quantization"))
-    if (const auto &value = options.value(row.name);
-        value != initial.value(row.name))
-      settings.push_back(settingOf(row.name, value.is_string()
-                                                 ? value.get<std::string>()
-                                                 : dumpExact(value)));
-  return Status::ok();
-}
-
-/// Adds a default unless there is a setting for its option.
-static void addDefault(const OptionSetting &setting,
-                       std::vector<OptionSetting> &settings) {
-  if (std::ranges::find(settings, setting.row, &OptionSetting::row) ==
-      settings.end())
-    settings.push_back(setting);
-}
-
-/// Resolves the first argument and --adapter.
-static StatusOr<Source> findSource(const std::string &word,
-                                   const std::string &adapter) {
-  Source source;
-  if (word.ends_with(".so"))
-    source.program = word;
-  else if (hasFile(word, "adapter_config.json"))
-    source.adapter = word;
-  else
-    source.model = word;
-  if (hasFile(source.model, kSettingsFile) &&
-      !hasFile(source.model, "config.json"))
-    return Status::invalid("'{}' has no adapter, because its run has not "
-                           "ended. Fix: name one of its checkpoint folders",
-                           word);
-  source.isBaseOnly = adapter == kNoAdapter;
-  if (!adapter.empty() && !source.isBaseOnly)
-    source.adapter = adapter;
-  // A run that trained all weights wrote a model.
-  const std::string run =
-      source.adapter.empty() ? source.model : source.adapter;
-  if (!source.adapter.empty()) {
-    source.usesAdapter = !source.isBaseOnly;
-    QLORA_ASSIGN_OR_RETURN(source.defaults, adapterSettings(source.adapter));
-  }
-  if (hasFile(run, kSettingsFile))
-    QLORA_RETURN_IF_ERROR(addRunSettings(run, source.defaults));
-  // Some initial adapters change the base.
-  if (source.isBaseOnly)
-    std::erase_if(source.defaults, [](const OptionSetting &setting) {
-      return setting.row->name == std::string_view("init_lora_weights");
-    });
-  return source;
-}
-
-/// Modules that get unused adapters if no adapter is named: few, but some in
-/// every family.
-static constexpr const char *kFewModules = R"(.*\.(o_proj|c_proj))";
-
-/// Completes the settings to compile a program that generates. Its training
-/// entries are not used, so they get a small shape.
-static Status addCompileSettings(const Source &source,
-                                 std::vector<OptionSetting> &settings) {
-  if (!source.model.empty())
-    settings.push_back(settingOf("model_name_or_path", source.model));
-  for (const OptionSetting &setting : source.defaults)
-    addDefault(setting, settings);
-  if (source.adapter.empty())
-    addDefault(settingOf("lora_target_modules", kFewModules), settings);
-  const auto model = std::ranges::find(
-      settings, findOption(optionTable(), "model_name_or_path"),
-      &OptionSetting::row);
-  if (model == settings.end())
-    return Status::invalid("'{}' names no base model. Fix: qlora generate "
-                           "MODEL --adapter {}",
-                           source.adapter, source.adapter);
-  QLORA_ASSIGN_OR_RETURN(model->text, modelFolder(model->text));
-  QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
-                         readHfConfig(model->text, {}));
-  const OptionRow &length = *findOption(optionTable(), "generation_length");
-  int64_t tokens = std::stoll(length.initial);
-  if (config.maxPositions > 0)
-    tokens = std::min(tokens, config.maxPositions);
-  addDefault(settingOf("generation_length", fmt::to_string(tokens)), settings);
-  addDefault(settingOf("generation_batch", "8"), settings);
-  addDefault(settingOf("per_device_train_batch_size", "1"), settings);
-  addDefault(settingOf("max_length", "16"), settings);
-  return Status::ok();
 }
 
 /// Refuses mistakes that qlora-data would notice only after compiling.
@@ -294,132 +84,28 @@ static Status checkInputs(const CommandLine &line, const Options &own) {
   return Status::ok();
 }
 
-/// Returns the chat template to use instead of the model's, or empty: the
-/// user's, else the one that the adapter was trained with.
-static std::string chatTemplate(const Options &options,
-                                const std::string &adapter) {
-  constexpr const char *kFile = "chat_template.jinja";
-  const std::string given = options.text("chat_template");
-  if (!given.empty() || !hasFile(adapter, kFile))
-    return given;
-  return adapter + "/" + kFile;
-}
-
-/// Returns qlora-data's command line up to the engine. `options`: those of the
-/// program.
-static std::vector<std::string> dataFlags(const Request &request,
-                                          const Options &options,
-                                          const Source &source) {
-  const CommandLine &line = request.line;
-  const Options &own = request.own;
-  std::vector<std::string> flags = {
-      "generate", "--model=" + options.text("model_name_or_path"),
-      fmt::format("--seed={}", request.run.integer("seed"))};
-  if (const auto file = chatTemplate(options, source.adapter); !file.empty())
-    flags.push_back("--chat-template=" + file);
-  if (line.rest.size() == 2)
-    flags.push_back("--prompt=" + line.rest[1]);
-  for (const char *name : {"input", "output", "system"})
-    if (own.isGiven(name))
-      flags.push_back(flagSpelling(name) + "=" + own.text(name));
-  for (const OptionSetting &setting : line.settings)
-    if (setting.row->name == std::string_view("stop"))
-      flags.push_back("--stop=" + setting.text);
-  if (own.boolean("ignore_eos"))
-    flags.push_back("--ignore-eos");
-  for (const OptionRow &row : kGenerateOptions)
-    if (own.isGiven(row.name) && own.value(row.name).is_number())
-      flags.push_back(fmt::format("{}={}", flagSpelling(row.name),
-                                  dumpExact(own.value(row.name))));
-  return flags;
-}
-
-/// Returns the options of a program and of the command line.
-static StatusOr<Options> programOptions(const std::string &program,
-                                        const CommandLine &line) {
-  SessionRequest request;
-  request.modulePath = program;
-  request.settings = line.settings;
-  QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
-  if (loaded.options.text("model_name_or_path").empty())
-    return Status::invalid("'{}' names no model. Fix: add --model-name-or-path "
-                           "DIR",
-                           program);
-  return std::move(loaded.options);
-}
-
-/// Resolves what compiles or runs the program. Sets `options` to the program's.
-static StatusOr<Configuration> configureProgram(const CommandLine &line,
-                                                const Source &source,
-                                                Options &options) {
-  CommandLine compiled = line;
-  compiled.rest.clear();
-  // The given seed is only for sampling, which qlora-data requests.
-  std::erase_if(compiled.settings, [](const OptionSetting &setting) {
-    return setting.row->name == std::string_view("seed");
-  });
-  if (source.program.empty())
-    QLORA_RETURN_IF_ERROR(addCompileSettings(source, compiled.settings));
-  else
-    compiled.rest.push_back(source.program);
-  QLORA_ASSIGN_OR_RETURN(Configuration configuration,
-                         configure(compiled, "", "", ProgramUse::kTrain));
-  options = configuration.options;
-  if (!source.program.empty()) {
-    QLORA_ASSIGN_OR_RETURN(options, programOptions(source.program, line));
-    return configuration;
-  }
-  if (options.text("parallel") != "none")
-    return Status::invalid("{} {}: generation runs on one rank. Fix: remove it",
-                           options.spelling("parallel"),
-                           options.text("parallel"));
-  if (source.usesAdapter)
-    QLORA_RETURN_IF_ERROR(checkAdapterOptions(source.adapter, options));
-  return configuration;
-}
-
-/// Returns qlora-run's command line.
-static StatusOr<std::vector<std::string>>
-engineWords(const std::string &program, const Source &source,
-            const Configuration &configuration) {
-  QLORA_ASSIGN_OR_RETURN(std::string engine, findTool("qlora-run"));
-  std::vector<std::string> words = {std::move(engine), program, "--generate"};
-  std::ranges::copy(configuration.runnerFlags, std::back_inserter(words));
-  // A program may record the adapter that its training starts from.
-  if (source.usesAdapter)
-    words.push_back("--adapter-name-or-path=" + absolutePath(source.adapter));
-  else if (source.isBaseOnly)
-    words.push_back("--adapter-name-or-path=");
-  return words;
-}
-
 Status generate(std::span<const std::string> words) {
-  QLORA_ASSIGN_OR_RETURN(const Request request, Request::parse(words));
-  const CommandLine &line = request.line;
+  QLORA_ASSIGN_OR_RETURN(
+      const GenerationCommand command,
+      GenerationCommand::parse(words, generateTool(), kGenerateOptions));
+  const CommandLine &line = command.line;
+  const Options &own = command.own;
   if (!line.answer.empty())
     return fmt::print("{}", line.answer), Status::ok();
-  QLORA_RETURN_IF_ERROR(checkInputs(line, request.own));
-  QLORA_ASSIGN_OR_RETURN(const Source source,
-                         findSource(line.rest[0], request.own.text("adapter")));
-  Options options;
-  QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
-                         configureProgram(line, source, options));
-  for (const std::string &text : configuration.notes)
-    note(text);
-  QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,
-                         programCommands(configuration));
-  note(made.note);
-  QLORA_ASSIGN_OR_RETURN(const auto engine,
-                         engineWords(made.program, source, configuration));
-  ToolCommand answer{"qlora-data", dataFlags(request, options, source)};
-  answer.arguments.push_back("--");
-  std::ranges::copy(engine, std::back_inserter(answer.arguments));
-  if (request.ofTrain.boolean("dry_run")) {
-    QLORA_RETURN_IF_ERROR(showProgram(made));
-    return fmt::print("{}\n", shellText(answer)), Status::ok();
-  }
-  QLORA_RETURN_IF_ERROR(makeProgram(made));
-  return becomeTool(answer);
+  QLORA_RETURN_IF_ERROR(checkInputs(line, own));
+  QLORA_ASSIGN_OR_RETURN(const GenerationProgram program,
+                         findGenerationProgram(command));
+  ToolCommand answer{"qlora-data", {"generate"}};
+  std::vector<std::string> &flags = answer.arguments;
+  std::ranges::copy(program.dataFlags, std::back_inserter(flags));
+  if (line.rest.size() == 2)
+    flags.push_back("--prompt=" + line.rest[1]);
+  for (const char *name : {"input", "output"})
+    if (own.isGiven(name))
+      flags.push_back(flagSpelling(name) + "=" + own.text(name));
+  if (own.isGiven("logprobs"))
+    flags.push_back(fmt::format("--logprobs={}", own.integer("logprobs")));
+  return becomeAnswer(program, std::move(answer), command.isDryRun);
 }
 
 } // namespace qlora

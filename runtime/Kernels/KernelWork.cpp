@@ -223,6 +223,17 @@ static Work cacheRowsWork(const KernelRequest &r) {
                  0);
 }
 
+/// Work of adapter_matmul if as many rows as possible have different adapters.
+static Work adapterMatmulWork(const KernelRequest &r) {
+  const int64_t m = r.constant("m"), n = r.constant("n"), k = r.constant("k");
+  Work work = gemmWork(m, n, k, *r.dtype("x"), QLORA_DTYPE_F32, *r.dtype("y"),
+                       r.constantAsDouble("beta") != 0);
+  const double others = double(std::min(m, r.constant("adapters")) - 1);
+  work.bytes += bytesOf(others * double(n) * double(k), QLORA_DTYPE_F32);
+  work.packedBytes = 0;
+  return work;
+}
+
 /// Work of the LM head if every row has a label; the number of labels is not
 /// known at compile time. Logits stay in cache, and each block of rows reads
 /// the weight. The weight gradient needs another pass with recomputed logits.
@@ -295,6 +306,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"attention_grad", WorkCategory::kAttention, attentionWork},
     {"cache_rows", WorkCategory::kRows, cacheRowsWork},
     {"cached_attention", WorkCategory::kAttention, cachedAttentionWork},
+    {"adapter_matmul", WorkCategory::kGemm, adapterMatmulWork},
     {"head_loss", WorkCategory::kHead, headWork},
     {"head_loss_grad", WorkCategory::kHead, headWork},
     {"head_part", WorkCategory::kHead, headWork},

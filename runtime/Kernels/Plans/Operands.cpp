@@ -207,6 +207,14 @@ OperandShapes cached_attention::shapes(const KernelRequest &r) {
           {tokens, queries, "ldo"}, {1, r.constant("heads")}};
 }
 
+OperandShapes adapter_matmul::shapes(const KernelRequest &r) {
+  const int64_t m = r.constant("m"), n = r.constant("n"), k = r.constant("k");
+  const int64_t adapters = r.constant("adapters");
+  if (adapters > kMaxExtent / n)
+    return refusalOf(r, "adapters", "be few enough for an address space");
+  return {{m, k, "ldx"}, {n * adapters, k}, {1, m}, {m, n, "ldy"}};
+}
+
 // Walks over rows -------------------------------------------------------------
 
 /// Shape of an embedding's table with the vectors of `ids` token ids.

@@ -107,12 +107,14 @@ static int64_t frozenBytes(ModuleOp program) {
   return bytes;
 }
 
-/// Lists the largest tensors of a step: "4.0 MiB of MODULE, ...".
+/// Lists the largest tensors of a step, or of a prefill if nothing is trained:
+/// "4.0 MiB of MODULE, ...".
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
   std::vector<std::string> tensors;
   for (auto entry : program.getOps<program::EntryOp>())
-    if (entry.getKind() == program::EntryKind::AccumulateLast &&
+    if ((entry.getKind() == program::EntryKind::AccumulateLast ||
+         entry.getKind() == program::EntryKind::Prefill) &&
         tensors.empty())
       for (program::BufferOp buffer : largestBuffers(entry, kShown))
         tensors.push_back(fmt::format("{} of {}",
@@ -180,8 +182,10 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
       << "--memory-limit: the smallest plan needs " << formatBytes(smallest)
       << " (" << smallest << " bytes), but the limit is "
       << formatBytes(options.memoryLimit)
-      << "; raise it to at least that, or lower --max-length, "
-         "--per-device-train-batch-size or --lora-r"
+      << "; raise it to at least that, or lower "
+      << (options.trains ? "--max-length, --per-device-train-batch-size or "
+                           "--lora-r"
+                         : "--generation-length or --generation-batch")
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
   error.attachNote(program.getLoc())
       << "made up of: " << arenasInWords(program);

@@ -70,11 +70,13 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     noise.alpha = options.noiseAlpha;
     pm.addPass(createAddNoise(noise));
   }
-  if (!options.trainsAll)
+  // A program that only generates may have no adapter.
+  const bool hasNone = !options.trains && options.lora.targets == "[]";
+  if (!options.trainsAll && !hasNone)
     buildAdapters(pm, options);
   MarkTrainableOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.lora.modulesToSave;
-  weights.all = options.trainsAll;
+  weights.all = options.trainsAll && options.trains;
   weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;
   weights.optimizer = options.optimizer;
@@ -93,6 +95,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createSpecializeShapes(shapes));
   pm.addPass(
       createBuildGeneration({options.generationLength, options.cacheType}));
+  if (options.maxAdapters > 0)
+    pm.addPass(createStackAdapters({options.maxAdapters}));
   // These passes must run before build-train-step, which differentiates the
   // computation of one rank.
   pm.addPass(createShardMatmuls({options.tensorRanks}));

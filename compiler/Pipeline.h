@@ -23,6 +23,7 @@ namespace qlora {
 /// lists or dictionaries are JSON strings, as in the pass options.
 struct CompileOptions {
   std::string target = "cpu"; ///< cpu or cuda
+  bool trains = true; ///< false: only entries of generation; needs them
   int64_t batch = 1; ///< rows of a micro-batch
   int64_t linesOfRow = 1; ///< sequences of a row, according to the objective
   std::vector<int64_t> lengths; ///< tokens of a row, one per variant
@@ -31,6 +32,9 @@ struct CompileOptions {
   int64_t generationLength = 0; ///< tokens of a row in generation
   int64_t prefillTokens = 64;   ///< tokens of a prefill
   std::string cacheType = "auto"; ///< a value of build-generation
+  /// Adapters among which a row of a generation chooses; 0: the adapter of
+  /// `lora`. Only without training.
+  int64_t maxAdapters = 0;
   std::string computeType = "bfloat16";
   /// Storage of values that only weight gradients read: auto (exact) or int8.
   std::string loraActivations = "auto";

@@ -8,7 +8,7 @@
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
 #define QLORA_COMPILER_GRAPH_ADAPTERTARGETCHECKS_H
 
-#include "compiler/Graph/AdapterTargets.h"
+#include "runtime/Base/AdapterTargets.h"
 #include "dialects/Model/Model.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

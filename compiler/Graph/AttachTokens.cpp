@@ -4,7 +4,7 @@
 // for trainable_token_indices. See Passes.td for an example.
 
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/AdapterTargets.h"
+#include "runtime/Base/AdapterTargets.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

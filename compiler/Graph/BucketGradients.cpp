@@ -109,9 +109,10 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
       trainable[parameter.getSymName()] = {flatElements(parameter),
                                            updateKindOf(parameter)};
   // In a pipeline, use the reverse order of declarations on all stages: a stage
-  // cannot see when other stages' gradients are complete.
+  // cannot see when other stages' gradients are complete. A program that only
+  // generates has no gradients.
   SmallVector<ParameterOp> declared(getOperation().getOps<ParameterOp>());
-  if (isPipeline())
+  if (isPipeline() || steps.empty())
     for (ParameterOp parameter : llvm::reverse(declared))
       if (parameter.getTrainable())
         order[parameter.getSymName()] = trainable[parameter.getSymName()];
@@ -273,12 +274,15 @@ void BucketGradientsPass::runOnOperation() {
   for (auto step : getOperation().getOps<StepOp>())
     if (step.getKind() == StepKind::Accumulate)
       steps.push_back(step);
-  if (steps.empty() || failed(findOrder(steps))) {
-    if (steps.empty())
-      getOperation().emitError("expects a train.step accumulate");
+  if (steps.empty() && !onlyGenerates(getOperation())) {
+    getOperation().emitError("expects a train.step accumulate");
     return signalPassFailure();
   }
+  if (failed(findOrder(steps)))
+    return signalPassFailure();
   writeLayout();
+  if (steps.empty())
+    return;
   SmallVector<Bucket> buckets = makeBuckets();
   for (StepOp step : steps)
     insertCollectives(step, buckets, isPipeline());

@@ -83,6 +83,10 @@ private:
 
 } // namespace
 
+static bool isOfGeneration(func::FuncOp function) {
+  return function->hasAttr(kStepAttr);
+}
+
 /// Returns the names of the function's results that the runtime reads.
 static SmallVector<StringRef> readNames(func::FuncOp function) {
   return llvm::map_to_vector(
@@ -367,20 +371,22 @@ void BuildTrainStepPass::runOnOperation() {
                     Builder(&getContext()).getI64IntegerAttr(runRanks));
   if (failed(qlora::checkDivision(module)))
     return signalPassFailure();
-  if (trainable.empty()) {
+  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+  SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
+  const bool trains =
+      functions.empty() || !llvm::all_of(functions, isOfGeneration);
+  if (trains && trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
                      "adapters or name modules to save");
     return signalPassFailure();
   }
-  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
-  SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
   // The functions differ in sequence length and share their weights.
   if (!functions.empty())
     buildInitialize(builder, functions.front());
   for (func::FuncOp function : functions) {
     if (failed(checkInputs(function)))
       return signalPassFailure();
-    if (function->hasAttr(kStepAttr)) {
+    if (isOfGeneration(function)) {
       buildGeneration(builder, function);
     } else {
       if (failed(checkForward(function)) ||
@@ -390,5 +396,6 @@ void BuildTrainStepPass::runOnOperation() {
     }
     function.erase();
   }
-  qlora::buildUpdateSteps(builder, module);
+  if (trains)
+    qlora::buildUpdateSteps(builder, module);
 }

@@ -32,4 +32,27 @@ def BuildGeneration : Pass<"build-generation", "::mlir::ModuleOp"> {
   ];
 }
 
+def StackAdapters : Pass<"stack-adapters", "::mlir::ModuleOp"> {
+  let summary = "let each token of a generation choose its adapter";
+  let description = [{
+    Gives each adapter's matrix A and B space for `adapters` adapters, and adds
+    the input `adapters` to the functions of a generation: the index of each
+    token's adapter, or -1. Needs a module without a forward of training. The
+    scales of the adapters must be 1; qlora-run multiplies B by them.
+
+    ```mlir
+    // before: model.parameter @a : tensor<8x64xf32> {init = "kaiming", ...}
+    //         %a = model.weight @a
+    //         %y = model.linear %x, %a init %y0
+    // after:  model.parameter @a : tensor<8x4x64xf32> {init = "zero", ...}
+    //         %a = model.weight @a
+    //         %y = model.adapter_linear %x, %a, %adapters init %y0
+    ```
+  }];
+  let options = [
+    Option<"adapters", "adapters", "int64_t", "0",
+           "adapters of the program; 0: the adapter that the graph has">,
+  ];
+}
+
 #endif // QLORA_COMPILER_GRAPH_GENERATIONPASSES_TD

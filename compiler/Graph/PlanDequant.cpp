@@ -112,7 +112,8 @@ int64_t StoredWeight::residentBytes() const {
 double StoredWeight::savedByResidence() const {
   double saved = 0;
   for (const UseGroup &group : groups)
-    if (StepOp(group.step).getKind() == StepKind::Accumulate)
+    if (const StepKind kind = StepOp(group.step).getKind();
+        kind == StepKind::Accumulate || kind == StepKind::Decode)
       saved += group.chosenSeconds() - group.seconds.resident;
   return saved;
 }

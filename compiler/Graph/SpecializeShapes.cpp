@@ -51,8 +51,9 @@ LogicalResult SpecializeShapesPass::checkOptions() {
   if (batch < 1)
     return getOperation().emitError("expects a batch of at least 1, but got ")
            << int64_t(batch);
-  if (lengths.empty())
-    return getOperation().emitError("expects at least one length");
+  if (lengths.empty() && generation.empty())
+    return getOperation().emitError("expects at least one length, or a "
+                                    "generation");
   if (!generation.empty() &&
       (generation.size() != 2 || generation[0] < 1 || generation[1] < 1))
     return getOperation().emitError("expects rows and tokens of at least 1 as "

@@ -82,11 +82,14 @@ static void emitArenas(OpBuilder &builder, Location loc,
     program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
   };
   arena(program::Arena::Frozen, layout.getFrozenBytes());
-  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient})
-    arena(kind, layout.getFlatBytes());
-  program::ArenaOp::create(builder, loc, program::Arena::State,
-                           layout.getStateBytes(), kArenaAlignment,
-                           offloadStates);
+  if (layout.isOfTraining() || layout.hasTrainable())
+    arena(program::Arena::Trainable, layout.getFlatBytes());
+  if (layout.isOfTraining()) {
+    arena(program::Arena::Gradient, layout.getFlatBytes());
+    program::ArenaOp::create(builder, loc, program::Arena::State,
+                             layout.getStateBytes(), kArenaAlignment,
+                             offloadStates);
+  }
   if (llvm::any_of(steps, readsRounded))
     arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
   // plan-memory sets the sizes of the next two arenas.

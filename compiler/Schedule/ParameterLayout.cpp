@@ -22,8 +22,11 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
   ParameterLayout layout;
   layout.flatBytes = 4 * train::flatElements(module);
   layout.pieces = program::piecesOf(module);
-  layout.update = train::planUpdate(module);
-  layout.lowRank = train::planLowRank(module, layout.update);
+  layout.trains = !train::onlyGenerates(module);
+  if (layout.trains) {
+    layout.update = train::planUpdate(module);
+    layout.lowRank = train::planLowRank(module, layout.update);
+  }
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;

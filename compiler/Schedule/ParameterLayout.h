@@ -46,8 +46,11 @@ public:
   /// Returns the bytes of one f32 per trainable value of this rank. The arenas
   /// of parameters, gradients and residuals each have this size.
   int64_t getFlatBytes() const { return flatBytes; }
+  bool hasTrainable() const { return flatBytes > 4 * train::kFlatColumns; }
 
   int64_t getStateBytes() const { return lowRank.stateBytes; }
+  /// Returns whether there are gradients and optimizer states.
+  bool isOfTraining() const { return trains; }
 
   /// Creates a `program.parameter` for each named tensor and optimizer state.
   void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
@@ -57,8 +60,9 @@ private:
   void emitBases(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
   llvm::StringMap<ParameterPlace> places;
-  train::UpdatePlan update;
-  train::LowRankPlan lowRank;
+  bool trains = false;
+  train::UpdatePlan update;    ///< empty if nothing is trained
+  train::LowRankPlan lowRank;  ///< empty if nothing is trained
   int64_t pieces = 1; ///< ranks that share a sharded parameter
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;

@@ -95,4 +95,24 @@ def Model_PickTokensOp : Model_Library<"pick_tokens", []> {
   let hasVerifier = 1;
 }
 
+def Model_AdapterLinearOp : Model_Library<"adapter_linear",
+    [Model_AccumulatingOp]> {
+  let summary = "a linear whose weight is chosen by token";
+  let description = [{
+    y[b, t] = init[b, t] + W[:, adapters[b, t]] . x[b, t]. W [out, N, in] has a
+    matrix of each of N adapters. A token whose adapter is not in [0, N) has
+    none: y = init. It has no derivative. (C1) W is f32 [out, N, in] for x [B,
+    T, in]. (C2) y is [B, T, out]. (C3) init has y's type. (C4) adapters is i32
+    [B, T].
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
+    Model_Tensor:$adapters, Optional<Model_FloatTensor>:$init);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $weight `,` $adapters (`init` $init^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+  let hasVerifier = 1;
+}
+
 #endif // QLORA_DIALECTS_MODEL_MODELCACHEOPS_TD

@@ -114,6 +114,26 @@ LogicalResult PickTokensOp::verify() {
   return success();
 }
 
+LogicalResult AdapterLinearOp::verify() {
+  RankedTensorType x = tensorOf(getX()), weight = tensorOf(getWeight()),
+                   y = tensorOf(getResult());
+  if (weight.getRank() != 3 || !weight.getElementType().isF32() ||
+      x.getRank() != 3 || weight.getDimSize(2) != columnsOf(getX()))
+    return emitOpError("(C1) expects a weight f32 [out, N, in] for x [B, T, "
+                       "in], but got ")
+           << weight << " for " << x;
+  if (y.getRank() != 3 || y.getDimSize(2) != weight.getDimSize(0) ||
+      y.getShape().drop_back() != x.getShape().drop_back())
+    return emitOpError("(C2) expects a result [B, T, out], but got ")
+           << y << " for " << x << " and " << weight;
+  if (getInit() && getInit().getType() != y)
+    return emitOpError("(C3) expects init of type ") << y;
+  if (!isPerToken(getAdapters(), getX()))
+    return emitOpError("(C4) expects adapters of type [B, T] i32, but got ")
+           << getAdapters().getType();
+  return success();
+}
+
 //===----------------------------------------------------------------------===//
 // Kernel calls
 //===----------------------------------------------------------------------===//
@@ -151,6 +171,16 @@ KernelCall PickTokensOp::getKernelCall() {
           {x.getDimSize(0), matrixColumns(x), matrixRows(x), matrixColumns(x),
            0, 0},
           {{3, 2}}};
+}
+
+KernelCall AdapterLinearOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX()), weight = tensorOf(getWeight());
+  return {"adapter_matmul",
+          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
+          {matrixRows(x), weight.getDimSize(0), weight.getDimSize(2),
+           weight.getDimSize(1), matrixColumns(x), weight.getDimSize(0),
+           doubleBits(0.0)},
+          {{4, 0}, {5, 3}}};
 }
 
 //===----------------------------------------------------------------------===//

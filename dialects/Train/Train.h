@@ -22,7 +22,7 @@ inline constexpr int64_t kFlatColumns = 1024;
 /// [B, T], except `desirable`, f32 [B], and `last`, i32 [B].
 inline constexpr llvm::StringLiteral kStepInputs[] = {
     "ids",     "targets",   "positions", "segments", "prompts",
-    "lengths", "desirable", "slots",     "last"};
+    "lengths", "desirable", "slots",     "last",     "adapters"};
 /// Returns whether an input has one value per sequence.
 inline bool isPerSequence(llvm::StringRef input) {
   return input == "desirable" || input == "last";
@@ -140,6 +140,17 @@ inline bool isGeneration(StepKind kind) {
 inline bool hasRows(StepKind kind) {
   return kind == StepKind::Accumulate || kind == StepKind::Evaluate ||
          isGeneration(kind);
+}
+
+/// Returns whether a module has steps of generation, and none of training. It
+/// has no gradients and no optimizer states then.
+inline bool onlyGenerates(mlir::ModuleOp module) {
+  const auto isOfTraining = [](StepOp step) {
+    return !isGeneration(step.getKind()) &&
+           step.getKind() != StepKind::Initialize;
+  };
+  return !module.getOps<StepOp>().empty() &&
+         llvm::none_of(module.getOps<StepOp>(), isOfTraining);
 }
 
 } // namespace qlora::train

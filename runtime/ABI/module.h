@@ -54,7 +54,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 25u
+#define QLORA_ABI_VERSION 26u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* alignment of sharded data: a cache line */
 
@@ -267,9 +267,10 @@ enum qlora_entry_kind {
   QLORA_ENTRY_KIND_COUNT
 };
 
-/* A range of commands. A program has one UPDATE, and for each compiled length
- * (a variant) an ACCUMULATE, an ACCUMULATE_LAST and an EVALUATE over the same
- * arenas. A program that generates has one PREFILL and one DECODE. Other
+/* A range of commands. A program that trains has one UPDATE, and for each
+ * compiled length (a variant) an ACCUMULATE, an ACCUMULATE_LAST and an EVALUATE
+ * over the same arenas. A program that generates has one PREFILL and one
+ * DECODE; if it does not train, it has no arenas GRADIENT and STATE. Other
  * entries exist only if they have commands. */
 typedef struct qlora_entry {
   uint32_t kind;

@@ -69,7 +69,19 @@ static Status validateAlpha(const Options &o) {
   return Status::ok();
 }
 
+/// Refuses an empty list of modules, except in a program that only generates,
+/// which then has no adapter.
+static Status validateTargets(const Options &o) {
+  const auto &targets = o.value("lora_target_modules");
+  if (!targets.is_array() || !targets.empty() ||
+      o.text("entries") == "generate")
+    return Status::ok();
+  return Status::invalid("{}: expects at least one module",
+                         o.spelling("lora_target_modules"));
+}
+
 Status validateAdapter(const Options &o) {
+  QLORA_RETURN_IF_ERROR(validateTargets(o));
   QLORA_RETURN_IF_ERROR(validateAlpha(o));
   const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
   const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");

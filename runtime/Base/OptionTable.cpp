@@ -222,6 +222,10 @@ const OptionRow kRows[] = {
      "the ends of a step N times shorter, and send N times as much; chunks "
      "must be a multiple of the stages", "", "", 1, 1024},
 
+    {"entries", kChoice, "auto", kProgram, kGeneration,
+     "what the program does. train, generate (without memory for training), or "
+     "both; auto: train, and also generate if --generation-batch is given", "",
+     "auto train generate both"},
     {"generation_batch", kInt, "0", kProgram, kGeneration,
      "rows that are generated at the same time; 0: the program does not "
      "generate", "", "", 0, 4096},
@@ -235,6 +239,12 @@ const OptionRow kRows[] = {
     {"prefill_chunk_size", kInt, "256", kProgram, kGeneration,
      "tokens of a prompt that generation processes at a time", "", "", 1,
      65536},
+    {"max_loras", kInt, "0", kProgram, kGeneration,
+     "LoRA adapters among which each row of a generation chooses, in a program "
+     "of --entries generate; 0: all rows use one adapter, which the other LoRA "
+     "options describe", "", "", 0, 4096},
+    {"max_lora_rank", kInt, "16", kProgram, kGeneration,
+     "maximum rank of the adapters of --max-loras", "", "", 1, 65536},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "training objective. none: next tokens; dpo: prefer the chosen answer of "

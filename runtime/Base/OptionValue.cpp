@@ -149,7 +149,7 @@ static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
 /// Parses a regular expression or a list of names. A single name becomes a list
 /// of one name, which matches the same modules.
-static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
+static StatusOr<json> parseTargets(const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
     if (text == "all" || text == "all-linear" || text == "all_linear")
@@ -158,8 +158,6 @@ static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
       return json(text);
   }
   QLORA_ASSIGN_OR_RETURN(json names, parseNames(raw));
-  if (names.empty() && !isEmptyList(row.initial))
-    return Status::invalid("expects at least one module");
   if (names.size() == 1 && names[0] == "all-linear")
     return names[0];
   return names;
@@ -273,7 +271,7 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
   case OptionType::kNames:
     return parseNames(raw);
   case OptionType::kTargets:
-    return parseTargets(row, raw);
+    return parseTargets(raw);
   case OptionType::kLengths:
     return parseLengths(row, raw);
   case OptionType::kTokens:

@@ -15,6 +15,7 @@ Generator::Inputs::Inputs(const qlora_entry &entry) {
   for (std::vector<int32_t> *perToken :
        {&ids, &positions, &segments, &slots, &lengths})
     perToken->assign(tokens, 0);
+  adapters.assign(tokens, -1);
   last.assign(static_cast<size_t>(entry.batch), 0);
 }
 
@@ -130,6 +131,7 @@ Status Generator::prefill(size_t slot, const TokenListener &onToken) {
     inputs.segments[at] = 1;
     inputs.slots[at] = static_cast<int32_t>(slot);
     inputs.lengths[at] = static_cast<int32_t>(row.length());
+    inputs.adapters[at] = row.request.adapter;
   }
   inputs.last[0] = static_cast<int32_t>(count - 1);
   QLORA_RETURN_IF_ERROR(run(*prefillEntry, inputs));
@@ -153,6 +155,7 @@ Status Generator::decode(const TokenListener &onToken) {
     inputs.positions[slot] = static_cast<int32_t>(row.cached);
     inputs.segments[slot] = 1;
     inputs.lengths[slot] = static_cast<int32_t>(row.length());
+    inputs.adapters[slot] = row.request.adapter;
     active.push_back(slot);
   }
   QLORA_RETURN_IF_ERROR(run(*decodeEntry, inputs));
@@ -172,7 +175,8 @@ Status Generator::run(const qlora_entry &entry, const Inputs &inputs) {
       {QLORA_INPUT_SEGMENTS, &inputs.segments},
       {QLORA_INPUT_LENGTHS, &inputs.lengths},
       {QLORA_INPUT_SLOTS, &inputs.slots},
-      {QLORA_INPUT_LAST, &inputs.last}};
+      {QLORA_INPUT_LAST, &inputs.last},
+      {QLORA_INPUT_ADAPTERS, &inputs.adapters}};
   for (const auto &[kind, values] : all)
     if (const qlora_binding *binding = module->binding(entry, kind))
       QLORA_RETURN_IF_ERROR(device->write(

@@ -40,6 +40,7 @@ struct GenerationRequest {
   SamplingOptions sampling;
   std::vector<int32_t> endTokens; ///< each ends the answer
   int64_t logProbs = 0; ///< number of likeliest tokens to report
+  int32_t adapter = -1; ///< of a program with several; -1: the base alone
 };
 
 enum class FinishReason {
@@ -112,7 +113,8 @@ private:
   };
   /// Inputs of an entry, one value per token or per sequence.
   struct Inputs {
-    std::vector<int32_t> ids, positions, segments, slots, lengths, last;
+    std::vector<int32_t> ids, positions, segments, slots, lengths, last,
+        adapters;
     explicit Inputs(const qlora_entry &entry);
   };
 

@@ -33,6 +33,11 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
          {QLORA_ENTRY_ACCUMULATE, QLORA_ENTRY_ACCUMULATE_LAST,
           QLORA_ENTRY_EVALUATE})
       isWhole = isWhole && module.entry(kind, batch, length);
+  if (shapes.empty() && !module.entry(QLORA_ENTRY_UPDATE))
+    return Status::invalid("'{}' was compiled with --entries generate and "
+                           "does not train. Fix: add --generate, or compile "
+                           "it with --entries both",
+                           module.path());
   CompiledVariants variants;
   for (const auto &[batch, length] : shapes) {
     if (batch == 1)

@@ -301,7 +301,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
-static constexpr uint32_t kLastInput = QLORA_INPUT_LAST;
+static constexpr uint32_t kLastInput = QLORA_INPUT_ADAPTERS;
 
 /// Returns a binding's bytes. Per-token data covers only this rank's tokens.
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,

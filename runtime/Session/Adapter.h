@@ -111,6 +111,11 @@ private:
 /// the base model, and the shape and modules of the adapter.
 StatusOr<std::vector<OptionSetting>> adapterSettings(const std::string &folder);
 
+/// Returns whether an adapter's init_lora_weights, in its adapter_config.json,
+/// changes the weights of the base: PiSSA, OLoRA, LoftQ, CorDA and others that
+/// this project does not know. False if the file cannot be read.
+bool changesBase(const std::string &folder);
+
 /// Checks whether training can continue from an adapter folder under these
 /// options. It must be a PEFT LoRA with the same r, alpha, patterns, scaling
 /// and modules, and must use no unsupported feature. Tensor shapes are checked

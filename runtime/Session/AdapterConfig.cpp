@@ -364,6 +364,16 @@ adapterSettings(const std::string &folder) {
   return settings;
 }
 
+bool changesBase(const std::string &folder) {
+  static const std::set<std::string, std::less<>> kUnchanged = {
+      "gaussian", "eva", "orthogonal"};
+  const auto config = readConfig(folder + "/adapter_config.json");
+  if (!config.isOk())
+    return false;
+  const auto init = config->value("init_lora_weights", ordered_json(true));
+  return init.is_string() && !kUnchanged.contains(init.get<std::string>());
+}
+
 Status checkAdapterOptions(const std::string &folder, const Options &options) {
   const std::string path = folder + "/adapter_config.json";
   QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));

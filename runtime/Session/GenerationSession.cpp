@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -14,6 +15,7 @@
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Generate/Generator.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/AdapterChoice.h"
 
 namespace qlora {
 
@@ -37,9 +39,19 @@ private:
   bool hasEnded = false;
 };
 
+/// Adapters that a request may name, in the order of their indices.
+struct RequestAdapters {
+  std::vector<std::string> names;
+  /// Whether rows choose. Else the program has no adapter, or all rows use it.
+  bool isChoice = false;
+
+  StatusOr<int32_t> indexOf(const Json &value) const;
+};
+
 class GenerationSession {
 public:
-  GenerationSession(Generator &generator) : generator(generator) {}
+  GenerationSession(Generator &generator, RequestAdapters adapters)
+      : generator(generator), adapters(std::move(adapters)) {}
   StatusOr<int> run();
 
 private:
@@ -49,6 +61,7 @@ private:
   Status write(const Json &value);
 
   Generator &generator;
+  const RequestAdapters adapters;
   Lines lines;
   Status failure; ///< of writing
 };
@@ -138,6 +151,25 @@ static GenerationRequest requestOf(const Json &value, int64_t capacity) {
   return request;
 }
 
+/// Returns the adapter of a request: its field "adapter", else the first one.
+StatusOr<int32_t> RequestAdapters::indexOf(const Json &request) const {
+  const auto field = request.find("adapter");
+  if (field == request.end())
+    return isChoice && !names.empty() ? 0 : -1;
+  if (field->is_null()) {
+    if (isChoice || names.empty())
+      return -1;
+    return Status::invalid("adapter null: this program applies the adapter "
+                           "'{}' to all rows. Fix: compile it with --max-loras",
+                           names.front());
+  }
+  const auto found = std::ranges::find(names, field->get<std::string>());
+  if (found == names.end())
+    return Status::invalid("no adapter is called '{}'; there are: {}",
+                           field->get<std::string>(), fmt::join(names, ", "));
+  return isChoice ? static_cast<int32_t>(found - names.begin()) : -1;
+}
+
 void GenerationSession::answer(const std::string &line) {
   if (line.find_first_not_of(" \t\r") == std::string::npos)
     return;
@@ -148,8 +180,12 @@ void GenerationSession::answer(const std::string &line) {
   try {
     if (value.contains("cancel"))
       return generator.cancel(value.at("cancel").get<int64_t>());
-    const Status added =
-        generator.add(requestOf(value, generator.capacity()));
+    GenerationRequest request = requestOf(value, generator.capacity());
+    StatusOr<int32_t> adapter = adapters.indexOf(value);
+    if (!adapter.isOk())
+      return refuse(id, std::string(adapter.status().message()));
+    request.adapter = *adapter;
+    const Status added = generator.add(std::move(request));
     if (!added.isOk())
       refuse(id, std::string(added.message()));
   } catch (const Json::exception &error) {
@@ -162,7 +198,8 @@ StatusOr<int> GenerationSession::run() {
       write({{"ready",
               {{"slots", generator.slotCount()},
                {"capacity", generator.capacity()},
-               {"vocabulary", generator.vocabulary()}}}}));
+               {"vocabulary", generator.vocabulary()},
+               {"adapters", adapters.names}}}}));
   bool isOpen = true;
   while (failure.isOk() && stopSignal() == 0) {
     QLORA_ASSIGN_OR_RETURN(isOpen, lines.read(isOpen && !generator.isBusy()));
@@ -177,11 +214,34 @@ StatusOr<int> GenerationSession::run() {
   return stopSignal() ? 128 + stopSignal() : 0;
 }
 
-/// Loads the weights and the adapter that the program starts from.
+/// Returns the adapters to use: those of the command line, else the one that
+/// the program starts from.
+static StatusOr<std::vector<NamedAdapter>>
+adaptersOf(const SessionRequest &request, const LoadedRequest &loaded) {
+  std::vector<std::string> texts = request.adapters;
+  const std::string from = loaded.options.text("adapter_name_or_path");
+  if (texts.empty() && !from.empty())
+    texts.push_back(from);
+  QLORA_ASSIGN_OR_RETURN(std::vector<NamedAdapter> adapters,
+                         parseAdapters(texts));
+  const int64_t choice = loaded.options.integer("max_loras");
+  if (std::ssize(adapters) > std::max<int64_t>(1, choice))
+    return Status::invalid("{} adapters are given, but '{}' has space for {}. "
+                           "Fix: compile it with --entries generate "
+                           "--max-loras {}",
+                           adapters.size(), loaded.module.path(),
+                           std::max<int64_t>(1, choice), adapters.size());
+  return adapters;
+}
+
+/// Loads the weights and the adapters.
 static Status load(const SessionRequest &request, const LoadedRequest &loaded,
-                   RankGroup &group, Device &device, LoadedWeights &weights) {
+                   std::span<const NamedAdapter> adapters, RankGroup &group,
+                   Device &device, LoadedWeights &weights) {
   const auto &[module, options] = loaded;
-  const std::string from = options.text("adapter_name_or_path");
+  const bool isChoice = options.integer("max_loras") > 0;
+  const std::string from =
+      isChoice || adapters.empty() ? "" : adapters.front().folder;
   if (!from.empty())
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
   WeightRequest wanted{module,
@@ -194,6 +254,8 @@ static Status load(const SessionRequest &request, const LoadedRequest &loaded,
   wanted.factors = {options.text("init_lora_weights"),
                     options.recordedMetadata("adapter_factors"), wanted.seed};
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, device));
+  if (isChoice)
+    return loadAdapterChoice(module, adapters, device);
   const qlora_entry *first = module.entry(QLORA_ENTRY_INITIALIZE);
   return first && from.empty() ? runEntry(device, module, *first, {})
                                : Status::ok();
@@ -207,6 +269,8 @@ StatusOr<int> runGenerationSession(const SessionRequest &request,
                            "but generation runs on one; compile it with "
                            "--parallel none",
                            loaded.module.path(), loaded.module.meshSize());
+  QLORA_ASSIGN_OR_RETURN(const std::vector<NamedAdapter> adapters,
+                         adaptersOf(request, loaded));
   loaded.module.chooseRank(0, 1);
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
@@ -216,14 +280,20 @@ StatusOr<int> runGenerationSession(const SessionRequest &request,
                          openDevice(request, loaded.module, loaded.options,
                                     group, env, observer));
   LoadedWeights weights;
-  QLORA_RETURN_IF_ERROR(load(request, loaded, group, *device, weights));
+  QLORA_RETURN_IF_ERROR(
+      load(request, loaded, adapters, group, *device, weights));
   const auto &restart = loaded.options.recordedMetadata("restart_length");
   QLORA_ASSIGN_OR_RETURN(
       Generator generator,
       Generator::of(loaded.module, *device,
                     {loaded.options.integer("generation_length"),
                      restart.is_number() ? restart.get<int64_t>() : 0}));
-  QLORA_ASSIGN_OR_RETURN(const int code, GenerationSession(generator).run());
+  RequestAdapters named;
+  for (const NamedAdapter &adapter : adapters)
+    named.names.push_back(adapter.name);
+  named.isChoice = loaded.options.integer("max_loras") > 0;
+  QLORA_ASSIGN_OR_RETURN(
+      const int code, GenerationSession(generator, std::move(named)).run());
   if (weights.base)
     weights.base->finish();
   return code;

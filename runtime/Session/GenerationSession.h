@@ -4,15 +4,18 @@
 // input to standard output. `qlora generate`, `chat` and `serve` start this
 // program and translate text to tokens.
 //
-// First it writes {"ready": {"slots": 8, "capacity": 2048, "vocabulary": V}}.
+// First it writes {"ready": {"slots": 8, "capacity": 2048, "vocabulary": V,
+// "adapters": ["NAME", ...]}}, with the names of the loaded adapters.
 //
 // Requests:
 //   {"id": 7, "input_ids": [5, 9], "max_new_tokens": 16, "temperature": 0.7,
 //    "top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1,
-//    "presence_penalty": 0, "seed": 0, "eos_token_id": [2], "logprobs": 0}
+//    "presence_penalty": 0, "seed": 0, "eos_token_id": [2], "logprobs": 0,
+//    "adapter": "NAME"}
 //   {"cancel": 7}
 // Only input_ids is required. The default of max_new_tokens fills the slot, and
-// the default of temperature is 0.
+// the default of temperature is 0. `adapter` is the name of an adapter, or null
+// for the base alone; its default is the first adapter, if there is one.
 //
 // Answers, one for each token; `finish` (stop or length) is in the last one:
 //   {"id": 7, "token": 12}

@@ -45,6 +45,8 @@ struct SessionRequest {
   ProfileRequest profile;
   bool verbose = false; ///< print the long memory tables too
   int threads = 0; ///< threads of each rank; 0: not given (Base/CpuCount.h)
+  /// Adapters of a generation, NAME=DIR or DIR (AdapterChoice.h).
+  std::vector<std::string> adapters = {};
   int ranksPerGpu = 1;  ///< ranks that share a GPU (SharedGpus.h)
   /// Checks that the options name the model of the module. May be empty.
   std::function<Status(const Options &options, const std::string &modulePath)>

@@ -77,6 +77,9 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
   installStopSignals();
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
+  if (!module.arena(QLORA_ARENA_TRAINABLE) &&
+      !module.entry(QLORA_ENTRY_UPDATE))
+    return Status::ok(); // generation without adapters
   if (!module.arena(QLORA_ARENA_TRAINABLE))
     return Status::invalid("'{}' has no trainable parameters; compile it with "
                            "--lora-target-modules or --modules-to-save",

@@ -89,15 +89,21 @@ findByNames(const SafetensorsFile &adapter,
   return nullptr;
 }
 
+const SafetensorsTensor *findAdapterTensor(const LoadedModule &module,
+                                           const SafetensorsFile &adapter,
+                                           const qlora_parameter &parameter) {
+  return findByNames(adapter, adapterNames(module, parameter));
+}
+
 /// Finds the parameter's tensor in the starting adapter. Returns null if the
 /// adapter lacks a trainable weight of the model, such as a bias.
 static StatusOr<const SafetensorsTensor *>
 findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
-  const std::vector<std::string> names = adapterNames(module, parameter);
-  const SafetensorsTensor *tensor = findByNames(adapter, names);
+  const SafetensorsTensor *tensor =
+      findAdapterTensor(module, adapter, parameter);
   if (!tensor && parameter.role == QLORA_ROLE_ADAPTER)
-    return adapter.get(names.front());
+    return adapter.get(trainedName(module, parameter));
   return tensor;
 }
 

@@ -64,6 +64,12 @@ struct RenamedTensor {
 std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
                                          const SafetensorsFile &adapter);
 
+/// Returns the adapter's tensor for a trainable parameter, whatever of these
+/// names it has; null if there is none.
+const SafetensorsTensor *findAdapterTensor(const LoadedModule &module,
+                                           const SafetensorsFile &adapter,
+                                           const qlora_parameter &parameter);
+
 /// Returns kNotFound if the adapter lacks a tensor of an ADAPTER parameter, and
 /// kInvalidArgument if it has a tensor that is not a trainable parameter.
 Status checkAdapterTensors(const LoadedModule &module,

@@ -9,6 +9,10 @@ prompts. The prompts of generate.safetensors run at the same time, without and
 with the adapter. Greedy tokens must be equal, and the logits of the first and
 last token within golden_case.LOGITS. The same prompts, sampled in another order
 and alone, must give the same tokens.
+
+Cases with plain LoRA are also compiled without entries of training and with
+space for two adapters: the case's, and the same one with a larger rank. Rows of
+one batch choose the base or an adapter.
 """
 
 import argparse
@@ -64,14 +68,21 @@ class Engine:
             raise Failure(f"qlora-run --generate exited {code}")
 
 
+def capacity_of(case):
+    """Returns the tokens of a slot: at most as many as learned positions."""
+    with open(os.path.join(case, "model", "config.json")) as file:
+        return min(CAPACITY, json.load(file).get("n_positions", CAPACITY))
+
+
 def log_softmax(logits):
     shifted = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
 
 
-def compare(golden, side, answers, count, errors):
+def compare(golden, side, answers, count, errors, first=0):
+    """`first`: id of the answer to prompt 0."""
     for number in range(count):
-        answer = answers[number]
+        answer = answers[first + number]
         tokens = [line["token"] for line in answer]
         expected = golden[f"{side}.tokens.{number}"].tolist()
         if tokens != expected:
@@ -107,6 +118,95 @@ def check_sampling(engine, golden, count):
                           f"{tokens[number % count]}, with others: {got}")
 
 
+def plain_adapter(case):
+    """Returns configuration and tensors of a case's adapter if rows can choose
+    it, else None."""
+    folder = os.path.join(case, "adapter_init")
+    with open(os.path.join(folder, "adapter_config.json")) as file:
+        config = json.load(file)
+    tensors = safetensors_io.load(os.path.join(folder,
+                                               "adapter_model.safetensors"))
+    isPlain = not any(config.get(key) for key in (
+        "use_dora", "lora_bias", "modules_to_save", "target_parameters",
+        "trainable_token_indices")) and config.get("bias") == "none" and all(
+        name.endswith((".lora_A.weight", ".lora_B.weight"))
+        for name in tensors)
+    return (config, tensors) if isPlain else None
+
+
+def write_wide(config, tensors, folder, more=3):
+    """Writes an adapter with the same product and a rank larger by `more`."""
+    os.makedirs(folder)
+    rank = config["r"]
+    ratio = (rank + more) / rank
+    if config.get("use_rslora"):
+        ratio **= 0.5
+    wide = {}
+    for name, value in tensors.items():
+        # Patterns have other ranks: this scale is exact for each module.
+        own = value.shape[0] if ".lora_A." in name else value.shape[1]
+        grown = (own + more) / own
+        if config.get("use_rslora"):
+            grown **= 0.5
+        isA = ".lora_A." in name
+        wide[name] = np.pad(value, ((0, more), (0, 0)) if isA else
+                            ((0, 0), (0, more)))
+        if not isA:
+            wide[name] = (wide[name] * (grown / ratio)).astype(np.float32)
+    config = {**config, "r": rank + more, "rank_pattern": {},
+              "lora_alpha": config["lora_alpha"] * ratio,
+              "alpha_pattern": {name: alpha * ratio for name, alpha in
+                                (config.get("alpha_pattern") or {}).items()}}
+    with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+        json.dump(config, file)
+    safetensors_io.save(os.path.join(folder, "adapter_model.safetensors"), wide)
+
+
+def run_choice(golden, case, commands, errors, folder):
+    """Rows of one batch use the base, the adapter, and the wide adapter."""
+    plain = plain_adapter(case)
+    if not plain:
+        return ""
+    wide = os.path.join(folder, "wide")
+    write_wide(*plain, wide)
+    rank = max(min(value.shape) for value in plain[1].values()) + 3
+    targets = sorted({name.split(".lora_")[0].rsplit(".", 1)[1]
+                      for name in plain[1]})
+    program = os.path.join(folder, "choice.so")
+    golden_case.run(commands.compile + [
+        "-o", program, "--entries", "generate", "--max-loras", "2",
+        "--max-lora-rank", str(rank), "--lora-target-modules",
+        json.dumps(targets)], commands.log)
+    engine = Engine(commands.run(program) + [
+        "--model-name-or-path", os.path.join(case, "model"), "--adapter", "own=" + os.path.join(case, "adapter_init"), "--adapter",
+        f"wide={wide}"], commands.log, commands.environment)
+    if engine.ready["ready"]["adapters"] != ["own", "wide"]:
+        raise Failure(str(engine.ready))
+    count = sum(name.startswith("prompt.") for name in golden)
+    rows = []
+    for number, adapter in enumerate((None, "own", "wide")):
+        for row in requests_of(golden, count, 24, adapter=adapter,
+                               logprobs=engine.ready["ready"]["vocabulary"]):
+            rows.append({**row, "id": row["id"] + number * count})
+    # Neighbours in a batch have different adapters.
+    answers = engine.generate(sorted(rows, key=lambda row: row["id"] % count))
+    for number, side in enumerate(("base", "adapter", "adapter")):
+        compare(golden, side, answers, count, errors, number * count)
+    engine.close()
+    return ", rows choose"
+
+
+class Commands:
+    """Commands that all programs of a case share."""
+
+    def __init__(self, compile, run, log, environment):
+        self.compile, self._run = compile, run
+        self.log, self.environment = log, environment
+
+    def run(self, program):
+        return [self._run[0], program, *self._run[1:]]
+
+
 def run_case(name, arguments, folder):
     is_cuda = arguments.target == "cuda"
     environment = goldens.cuda_environment(arguments, 1) if is_cuda else None
@@ -118,18 +218,19 @@ def run_case(name, arguments, folder):
     program = os.path.join(folder, "train.so")
     golden_case.run([tool("qlora-import"), os.path.join(case, "model"), "-o",
                      model], log)
-    golden_case.run([tool("qloracc"), model, "-o", program, "--config",
-                     os.path.join(case, "train.yaml"), "--generation-batch",
-                     str(arguments.slots), "--generation-length", str(CAPACITY),
-                     "--prefill-chunk-size", str(arguments.chunk),
-                     *(goldens.cuda_flags() if is_cuda else []),
-                     *arguments.compile_flag], log)
+    commands = Commands(
+        [tool("qloracc"), model, "--config", os.path.join(case, "train.yaml"),
+         "--generation-batch", str(arguments.slots), "--generation-length",
+         str(capacity_of(case)), "--prefill-chunk-size", str(arguments.chunk),
+         *(goldens.cuda_flags() if is_cuda else []), *arguments.compile_flag],
+        [tool("qlora-run"), "--generate", "--base-cache", "none",
+         *arguments.run_flag], log, environment)
+    golden_case.run(commands.compile + ["-o", program], log)
     count = sum(name.startswith("prompt.") for name in golden)
     errors = {}
     for side, adapter in (("base", ""), ("adapter", None)):
-        command = [tool("qlora-run"), program, "--generate", "--config",
-                   os.path.join(case, "train.yaml"), "--base-cache", "none",
-                   *arguments.run_flag]
+        command = commands.run(program) + [
+            "--config", os.path.join(case, "train.yaml")]
         if adapter is not None:
             command += ["--adapter-name-or-path", adapter]
         engine = Engine(command, log, environment)
@@ -139,11 +240,12 @@ def run_case(name, arguments, folder):
         compare(golden, side, answers, count, errors)
         check_sampling(engine, golden, count)
         engine.close()
+    choice = run_choice(golden, case, commands, errors, folder)
     worst = ", ".join(f"{what} {value:.1e}"
                       for what, (_, value) in errors.items())
     if any(ratio > 1 for ratio, _ in errors.values()):
         raise Failure(worst)
-    print(f"{name:20} {worst}")
+    print(f"{name:20} {worst}{choice}")
 
 
 def main():

@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// --help-all prints this many rows of kRunnerOptions before all other options.
-inline constexpr size_t kRunnerOptionsFirst = 10;
+inline constexpr size_t kRunnerOptionsFirst = 11;
 
 /// Replaces `--simulate GPU` with `--device null:GPU`, the form that other code
 /// reads. `rows`: the runner's table.
@@ -54,6 +54,9 @@ inline constexpr OptionRow kRunnerOptions[] = {
     {"generate", kBool, "false", kRun, "Run",
      "answer requests for generation, JSON lines on standard input, instead of "
      "training"},
+    {"adapter", kString, "", kRun, "Run",
+     "with --generate: folder of an adapter, or NAME=DIR. Repeat it for several "
+     "adapters; a request chooses one by its name"},
     {"sweep", kNames, "[]", kRun, "Run",
      "train every combination of options, NAME=VALUE,VALUE,..., all at once "
      "over one base, into subfolders of --output-dir; one rank, CPU only"},

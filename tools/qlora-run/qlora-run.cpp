@@ -303,6 +303,9 @@ static StatusOr<int> dispatch(SessionRequest request,
                              "it once for each rank");
     return runGenerationSession(request, env);
   }
+  if (!request.adapters.empty())
+    return Status::invalid("--adapter needs --generate; add that, or use "
+                           "--adapter-name-or-path to train an adapter on");
   if (env.worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);
   request.programs = modules;
@@ -330,6 +333,9 @@ static StatusOr<int> runTool(int argc, char **argv) {
   request.modulePath = line.rest[0];
   request.configFile = tool.text("config");
   request.settings = line.settings;
+  for (const OptionSetting &setting : line.settings)
+    if (setting.row->name == std::string_view("adapter"))
+      request.adapters.push_back(setting.text);
   request.dumpFile = tool.text("dump");
   request.device = tool.text("device");
   request.cudaGraphs = tool.boolean("cuda_graphs");

@@ -49,13 +49,13 @@ std::span<const OptionRow> compilerRows() {
   return rows;
 }
 
-/// Omits options that are also in compilerRows(), and `--generate` and
-/// `--report`, because `qlora` has commands for them.
+/// Omits options that are also in compilerRows(), and `--generate`,
+/// `--adapter` and `--report`, because `qlora` has commands for them.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
                                    "network", "report", "force_single_gpu",
-                                   "generate"});
+                                   "generate", "adapter"});
   return rows;
 }
 

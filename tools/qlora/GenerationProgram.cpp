@@ -8,12 +8,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
+#include <set>
 
 #include "frontend/HfConfig.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/AdapterChoice.h"
 #include "runtime/Session/SessionRequest.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/HubCache.h"
@@ -26,9 +29,10 @@ namespace fs = std::filesystem;
 static constexpr const char *kNoAdapter = "none";
 
 static const OptionRow kAdapterOptions[] = {
-    {"adapter", OptionType::kPath, "", kRun, "Generate",
-     "PEFT adapter to use: a folder; none: the base alone; empty: that of "
-     "RUN_DIR, if it is one", "", kNoAdapter},
+    {"adapter", OptionType::kString, "", kRun, "Generate",
+     "PEFT adapter to use: a folder, or NAME=DIR; repeat it for several "
+     "adapters, of which a row chooses one by its name; none: the base alone; "
+     "empty: that of RUN_DIR, if it is one", "", kNoAdapter},
 };
 
 // Numbers are passed to qlora-data only if they are given, because it reads
@@ -118,16 +122,35 @@ namespace {
 struct Source {
   std::string program;
   std::string model;        ///< folder or hub name; empty: that of the program
-  std::string adapter;      ///< folder; empty: none is named
-  bool isBaseOnly = false;  ///< --adapter none
-  bool usesAdapter = false; ///< `adapter` is named and not switched off
+  std::vector<NamedAdapter> adapters; ///< empty: none is named
+  bool isBaseOnly = false; ///< --adapter none
+  /// Whether each row chooses one of the adapters, which are plain LoRA. Else
+  /// there is at most one adapter.
+  bool isChoice = false;
   std::vector<OptionSetting> defaults;
+
+  /// The folder of the first adapter; empty: none is named.
+  std::string adapter() const {
+    return adapters.empty() ? std::string() : adapters.front().folder;
+  }
+  bool usesAdapter() const { return !adapters.empty() && !isBaseOnly; }
 };
 } // namespace
 
 static bool hasFile(const std::string &folder, const char *name) {
   std::error_code ignored;
   return !folder.empty() && fs::exists(fs::path(folder) / name, ignored);
+}
+
+/// Returns all values of an option that may be repeated; an empty value resets
+/// nothing and is dropped.
+static std::vector<std::string>
+textsOf(std::span<const OptionSetting> settings, std::string_view option) {
+  std::vector<std::string> texts;
+  for (const OptionSetting &setting : settings)
+    if (setting.row->name == option && !setting.text.empty())
+      texts.push_back(setting.text);
+  return texts;
 }
 
 static OptionSetting settingOf(const char *name, const std::string &text) {
@@ -163,31 +186,74 @@ static void addDefault(const OptionSetting &setting,
     settings.push_back(setting);
 }
 
-/// Resolves the first argument and --adapter.
+/// Returns the options of adapters that rows choose. The rank is rounded up, so
+/// that similar adapters share a program.
+static std::vector<OptionSetting>
+choiceSettings(std::span<const PlainAdapter> plain) {
+  constexpr uint64_t kLeastRank = 8;
+  uint64_t rank = kLeastRank;
+  std::set<std::string> targets;
+  for (const PlainAdapter &adapter : plain) {
+    rank = std::max(rank, std::bit_ceil(static_cast<uint64_t>(adapter.rank)));
+    targets.insert(adapter.targets.begin(), adapter.targets.end());
+  }
+  return {settingOf("max_loras", fmt::to_string(plain.size())),
+          settingOf("max_lora_rank", fmt::to_string(rank)),
+          settingOf("lora_target_modules",
+                    dumpExact(nlohmann::ordered_json(targets)))};
+}
+
+/// Sets the defaults for the adapters: a program in which rows choose one, or
+/// if the only adapter is no plain LoRA, a program for that adapter.
+static Status addAdapterSettings(Source &source) {
+  QLORA_ASSIGN_OR_RETURN(source.defaults, adapterSettings(source.adapter()));
+  std::vector<PlainAdapter> plain;
+  for (const NamedAdapter &adapter : source.adapters) {
+    auto read = readPlainAdapter(adapter.folder);
+    if (!read.isOk() && source.adapters.size() > 1)
+      return read.status();
+    if (!read.isOk())
+      return Status::ok();
+    plain.push_back(std::move(*read));
+  }
+  source.isChoice = true;
+  std::erase_if(source.defaults, [](const OptionSetting &setting) {
+    return setting.row->name != std::string_view("model_name_or_path");
+  });
+  std::ranges::move(choiceSettings(plain), std::back_inserter(source.defaults));
+  return Status::ok();
+}
+
+/// Resolves the first argument and the values of --adapter.
 static StatusOr<Source> findSource(const std::string &word,
-                                   const std::string &adapter) {
+                                   const std::vector<std::string> &adapters) {
   Source source;
+  source.isBaseOnly =
+      std::ranges::find(adapters, kNoAdapter) != adapters.end();
+  if (source.isBaseOnly && adapters.size() > 1)
+    return Status::invalid("--adapter none conflicts with other adapters. Fix: "
+                           "remove it; a row with \"adapter\": null uses the "
+                           "base alone");
+  std::vector<std::string> named = adapters;
+  if (source.isBaseOnly)
+    named.clear();
   if (word.ends_with(".so"))
     source.program = word;
-  else if (hasFile(word, "adapter_config.json"))
-    source.adapter = word;
-  else
+  else if (!hasFile(word, "adapter_config.json"))
     source.model = word;
+  else if (named.empty())
+    named.push_back(word);
   if (hasFile(source.model, kSettingsFile) &&
       !hasFile(source.model, "config.json"))
     return Status::invalid("'{}' has no adapter, because its run has not "
                            "ended. Fix: name one of its checkpoint folders",
                            word);
-  source.isBaseOnly = adapter == kNoAdapter;
-  if (!adapter.empty() && !source.isBaseOnly)
-    source.adapter = adapter;
+  QLORA_ASSIGN_OR_RETURN(source.adapters, parseAdapters(named));
   // A run that trained all weights wrote a model.
   const std::string run =
-      source.adapter.empty() ? source.model : source.adapter;
-  if (!source.adapter.empty()) {
-    source.usesAdapter = !source.isBaseOnly;
-    QLORA_ASSIGN_OR_RETURN(source.defaults, adapterSettings(source.adapter));
-  }
+      source.adapters.empty() ? source.model : source.adapter();
+  if (!source.adapters.empty())
+    QLORA_RETURN_IF_ERROR(addAdapterSettings(source));
   if (hasFile(run, kSettingsFile))
     QLORA_RETURN_IF_ERROR(addRunSettings(run, source.defaults));
   // Some initial adapters change the base.
@@ -198,27 +264,22 @@ static StatusOr<Source> findSource(const std::string &word,
   return source;
 }
 
-/// Modules that get unused adapters if no adapter is named: few, but some in
-/// every family.
-static constexpr const char *kFewModules = R"(.*\.(o_proj|c_proj))";
-
-/// Completes the settings to compile a program that generates. Its training
-/// entries are not used, so they get a small shape.
+/// Completes the settings to compile a program that generates.
 static Status addCompileSettings(const Source &source,
                                  std::vector<OptionSetting> &settings) {
   if (!source.model.empty())
     settings.push_back(settingOf("model_name_or_path", source.model));
   for (const OptionSetting &setting : source.defaults)
     addDefault(setting, settings);
-  if (source.adapter.empty())
-    addDefault(settingOf("lora_target_modules", kFewModules), settings);
+  if (source.adapters.empty())
+    addDefault(settingOf("lora_target_modules", "[]"), settings);
   const auto model = std::ranges::find(
       settings, findOption(optionTable(), "model_name_or_path"),
       &OptionSetting::row);
   if (model == settings.end())
     return Status::invalid("'{}' names no base model. Fix: qlora generate "
                            "MODEL --adapter {}",
-                           source.adapter, source.adapter);
+                           source.adapter(), source.adapter());
   QLORA_ASSIGN_OR_RETURN(model->text, modelFolder(model->text));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
                          readHfConfig(model->text, {}));
@@ -228,8 +289,7 @@ static Status addCompileSettings(const Source &source,
     tokens = std::min(tokens, config.maxPositions);
   addDefault(settingOf("generation_length", fmt::to_string(tokens)), settings);
   addDefault(settingOf("generation_batch", "8"), settings);
-  addDefault(settingOf("per_device_train_batch_size", "1"), settings);
-  addDefault(settingOf("max_length", "16"), settings);
+  addDefault(settingOf("entries", "generate"), settings);
   return Status::ok();
 }
 
@@ -283,8 +343,8 @@ static StatusOr<Configuration> configureProgram(const CommandLine &line,
     return Status::invalid("{} {}: generation runs on one rank. Fix: remove it",
                            options.spelling("parallel"),
                            options.text("parallel"));
-  if (source.usesAdapter)
-    QLORA_RETURN_IF_ERROR(checkAdapterOptions(source.adapter, options));
+  if (source.usesAdapter() && !source.isChoice)
+    QLORA_RETURN_IF_ERROR(checkAdapterOptions(source.adapter(), options));
   return configuration;
 }
 
@@ -296,8 +356,10 @@ engineWords(const std::string &program, const Source &source,
   std::vector<std::string> words = {std::move(engine), program, "--generate"};
   std::ranges::copy(configuration.runnerFlags, std::back_inserter(words));
   // A program may record the adapter that its training starts from.
-  if (source.usesAdapter)
-    words.push_back("--adapter-name-or-path=" + absolutePath(source.adapter));
+  if (source.usesAdapter())
+    for (const NamedAdapter &adapter : source.adapters)
+      words.push_back("--adapter=" + adapter.name + "=" +
+                      absolutePath(adapter.folder));
   else if (source.isBaseOnly)
     words.push_back("--adapter-name-or-path=");
   return words;
@@ -310,14 +372,13 @@ static std::vector<std::string> dataFlags(const GenerationCommand &command,
   std::vector<std::string> flags = {
       "--model=" + options.text("model_name_or_path"),
       fmt::format("--seed={}", command.run.integer("seed"))};
-  if (const auto file = chatTemplate(options, source.adapter); !file.empty())
+  if (const auto file = chatTemplate(options, source.adapter()); !file.empty())
     flags.push_back("--chat-template=" + file);
   const Options &sampling = command.sampling;
   if (sampling.isGiven("system"))
     flags.push_back("--system=" + sampling.text("system"));
-  for (const OptionSetting &setting : command.line.settings)
-    if (setting.row->name == std::string_view("stop"))
-      flags.push_back("--stop=" + setting.text);
+  for (const std::string &text : textsOf(command.line.settings, "stop"))
+    flags.push_back("--stop=" + text);
   if (sampling.boolean("ignore_eos"))
     flags.push_back("--ignore-eos");
   for (const OptionRow &row : kSamplingOptions)
@@ -329,9 +390,10 @@ static std::vector<std::string> dataFlags(const GenerationCommand &command,
 
 StatusOr<GenerationProgram>
 findGenerationProgram(const GenerationCommand &command) {
-  QLORA_ASSIGN_OR_RETURN(const Source source,
-                         findSource(command.line.rest[0],
-                                    command.adapter.text("adapter")));
+  QLORA_ASSIGN_OR_RETURN(
+      const Source source,
+      findSource(command.line.rest[0],
+                 textsOf(command.line.settings, "adapter")));
   GenerationProgram program;
   QLORA_ASSIGN_OR_RETURN(
       const Configuration configuration,

@@ -78,16 +78,29 @@ static bool isConfigured(ModuleOp model, StringRef key, StringRef value) {
   return text && text.getValue() == value;
 }
 
-static int64_t longestRow(const CompilerSettings &settings) {
-  return *std::max_element(settings.compile.lengths.begin(),
-                           settings.compile.lengths.end());
+namespace {
+/// The tokens of the longest row, and the option that decides them.
+struct LongestRow {
+  const char *option;
+  int64_t tokens;
+};
+} // namespace
+
+static LongestRow longestRow(const CompilerSettings &settings) {
+  const CompileOptions &compile = settings.compile;
+  LongestRow longest = {"--max-length", 0};
+  for (int64_t length : compile.lengths)
+    longest.tokens = std::max(longest.tokens, length);
+  if (compile.generationRows > 0 && compile.generationLength > longest.tokens)
+    longest = {"--generation-length", compile.generationLength};
+  return longest;
 }
 
 /// Returns max_position_embeddings if the longest row has more tokens.
 static std::optional<int64_t> fewPositions(ModuleOp model,
                                            const CompilerSettings &settings) {
   auto positions = configured<IntegerAttr>(model, "max_position_embeddings");
-  if (!positions || longestRow(settings) <= positions.getInt())
+  if (!positions || longestRow(settings).tokens <= positions.getInt())
     return std::nullopt;
   return positions.getInt();
 }
@@ -96,9 +109,9 @@ std::string positionsError(ModuleOp model, const CompilerSettings &settings) {
   const std::optional<int64_t> positions = fewPositions(model, settings);
   if (!positions || !isConfigured(model, "positions", "learned"))
     return "";
-  return fmt::format(
-      "--max-length {} exceeds the {} positions of this model; lower it",
-      longestRow(settings), *positions);
+  const auto [option, tokens] = longestRow(settings);
+  return fmt::format("{} {} exceeds the {} positions of this model; lower it",
+                     option, tokens, *positions);
 }
 
 static std::string positionsWarning(ModuleOp model,
@@ -106,10 +119,11 @@ static std::string positionsWarning(ModuleOp model,
   const std::optional<int64_t> positions = fewPositions(model, settings);
   if (!positions || isConfigured(model, "rope_type", "dynamic"))
     return "";
-  return fmt::format("--max-length {} exceeds the {} positions of this model "
+  const auto [option, tokens] = longestRow(settings);
+  return fmt::format("{} {} exceeds the {} positions of this model "
                      "(max_position_embeddings in config.json): it was not "
                      "trained on later positions",
-                     longestRow(settings), *positions);
+                     option, tokens, *positions);
 }
 
 bool adaptsInOut(ModuleOp model, const Options &options) {
@@ -164,6 +178,15 @@ ModuleOp largestOf(ArrayRef<ModuleOp> programs) {
                            });
 }
 
+/// Returns the shapes of the entries: "batch 8 x 512 tokens".
+static std::string shapesText(const CompileOptions &compile) {
+  if (compile.trains)
+    return fmt::format("batch {} x {} tokens", compile.batch,
+                       fmt::join(compile.lengths, ", "));
+  return fmt::format("generates {} x {} tokens", compile.generationRows,
+                     compile.generationLength);
+}
+
 std::string compileSummary(ArrayRef<ModuleOp> programs,
                            const CompilerSettings &settings, double seconds) {
   // Count each parameter once: trainable and tied ones are in several stages.
@@ -184,11 +207,13 @@ std::string compileSummary(ArrayRef<ModuleOp> programs,
   const ModuleOp largest = largestOf(programs);
   const int64_t hostBytes = plannedHostBytes(largest);
   text += fmt::format(
-      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, {}plan {}"
-      "{}, {:.1f} s",
-      formatParameters(counts.base), formatCount(counts.trainable),
-      counts.trainableShare(),
-      settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
+      "{} parameters, {}, {}, {}plan {}{}, {:.1f} s",
+      formatParameters(counts.base),
+      settings.compile.trains
+          ? fmt::format("{} trainable ({:.2f} %)", formatCount(counts.trainable),
+                        counts.trainableShare())
+          : fmt::format("{} of adapters", formatCount(counts.trainable)),
+      shapesText(settings.compile),
       programs.size() > 1 ? fmt::format("{} stages, ", programs.size()) : "",
       planText(plannedBytes(largest), settings.compile.memoryLimit),
       hostBytes > 0 ? fmt::format(" and {} of pinned host memory",

@@ -24,6 +24,7 @@
 #include "runtime/Data/TokenFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "tools/qloracc/CompilerOptions.h"
+#include "tools/qloracc/GenerationSettings.h"
 #include "tools/qloracc/MemoryLimit.h"
 #include "tools/qloracc/OffloadSettings.h"
 #include "tools/qloracc/PipelineSettings.h"
@@ -138,8 +139,12 @@ StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   return hasRows(options.paths("train_file"));
 }
 
-/// Sets the batch, the row lengths, and the sequence lengths for packing.
+/// Sets the batch, the row lengths, and the sequence lengths for packing. A
+/// program that only generates has none of them.
 Status fillShape(const Options &o, CompileOptions &c) {
+  c.trains = o.text("entries") != "generate";
+  if (!c.trains)
+    return Status::ok();
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   QLORA_RETURN_IF_ERROR(fillChunks(o, c));
@@ -148,28 +153,6 @@ Status fillShape(const Options &o, CompileOptions &c) {
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
         c.contextRanks);
-  return Status::ok();
-}
-
-/// Sets the shapes of generation (--generation-batch). Its functions run on
-/// whole rows and whole weights.
-Status fillGeneration(const Options &o, CompileOptions &c) {
-  c.generationRows = o.integer("generation_batch");
-  c.generationLength = o.integer("generation_length");
-  c.prefillTokens =
-      std::min<int64_t>(o.integer("prefill_chunk_size"), c.generationLength);
-  c.cacheType = o.text("kv_cache_dtype");
-  if (c.generationRows == 0)
-    return Status::ok();
-  const std::string given = o.spelling("generation_batch");
-  if (c.tensorRanks > 1 || c.contextRanks > 1 || c.expertRanks > 1 ||
-      c.stages > 1)
-    return Status::invalid(
-        "{} does not work with --parallel {}; use fsdp, or remove one", given,
-        o.text("parallel"));
-  if (o.text("rl") != "none")
-    return Status::invalid("{} does not work with --rl {}; remove one", given,
-                           o.text("rl"));
   return Status::ok();
 }
 
@@ -302,6 +285,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.trainedTokens = o.lengths("trainable_token_indices");
   c.lora.initA = initName(o.text("init_lora_weights"), false);
   c.lora.initB = initName(o.text("init_lora_weights"), true);
+  QLORA_RETURN_IF_ERROR(fillAdapterChoice(o, c));
   c.memoryLimit = o.integer("memory_limit");
   c.hostMemoryLimit = o.integer("host_memory_limit");
   QLORA_RETURN_IF_ERROR(fillOffload(o, c));

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from .decoding import Answer
 from .engine import Engine
 from .errors import DataError, unreadable, unwritable
-from .prompts import ModelError, Prompts, ids_of_row
+from .prompts import ModelError, Prompts, adapter_of_row, ids_of_row
 from .sampling import Sampling
 from .sources import SourceRow, batches, data_files
 
@@ -60,6 +60,7 @@ class AnsweredRows:
         row: dict = {}
         try:
             row = source.read()
+            adapter = adapter_of_row(row)
             if "input_ids" in row:
                 ids, ends, text = ids_of_row(row), [], None
             else:
@@ -71,7 +72,7 @@ class AnsweredRows:
             self._finish(index, row, {"error": str(error.at(source.place))})
             return
         self._running[index] = row, Answer(text)
-        engine.send(self._sampling.request(index, ids, ends))
+        engine.send(self._sampling.request(index, ids, ends) | adapter)
 
     def _finish(self, index: int, row: dict, fields: dict) -> None:
         kept = {name: row[name] for name in row if name not in _FIELDS}

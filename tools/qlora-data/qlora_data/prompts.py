@@ -163,5 +163,17 @@ def ids_of_row(row: dict) -> list[int]:
     return ids
 
 
+def adapter_of_row(row: dict) -> dict:
+    """Returns the fields of a request with which the row chooses its adapter.
+    """
+    if "adapter" not in row:
+        return {}
+    name = row["adapter"]
+    if name is not None and not isinstance(name, str):
+        raise DataError("'adapter' expects the name of an adapter or null, but "
+                        f"got {kind(name)}", "fix 'adapter'")
+    return {"adapter": name}
+
+
 def _empty() -> DataError:
     return DataError("the prompt is empty", "write at least one character")

@@ -4,8 +4,8 @@
 // (peft/tuners/tuners_utils.py, check_target_module_exists, and
 // get_pattern_key). Independent of MLIR.
 
-#ifndef QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H
-#define QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H
+#ifndef QLORA_RUNTIME_BASE_ADAPTERTARGETS_H
+#define QLORA_RUNTIME_BASE_ADAPTERTARGETS_H
 
 #include <optional>
 #include <regex>
@@ -94,4 +94,4 @@ private:
 
 } // namespace qlora
 
-#endif // QLORA_COMPILER_GRAPH_ADAPTERTARGETS_H
+#endif // QLORA_RUNTIME_BASE_ADAPTERTARGETS_H

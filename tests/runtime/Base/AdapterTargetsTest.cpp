@@ -3,7 +3,7 @@
 // PEFT's matching, case by case. The expected values are what
 // check_target_module_exists and get_pattern_key of peft 0.21 return.
 
-#include "compiler/Graph/AdapterTargets.h"
+#include "runtime/Base/AdapterTargets.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 // Implements PEFT's matching rules.
 
-#include "compiler/Graph/AdapterTargets.h"
+#include "runtime/Base/AdapterTargets.h"
 
 #include "runtime/Base/JsonText.h"
 

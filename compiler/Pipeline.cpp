@@ -95,8 +95,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createSpecializeShapes(shapes));
   pm.addPass(
       createBuildGeneration({options.generationLength, options.cacheType}));
-  if (options.maxAdapters > 0)
-    pm.addPass(createStackAdapters({options.maxAdapters}));
+  // stack-adapters must see all linears of an adapter, and nothing sharded.
+  pm.addPass(createStackAdapters({options.maxAdapters}));
   // These passes must run before build-train-step, which differentiates the
   // computation of one rank.
   pm.addPass(createShardMatmuls({options.tensorRanks}));

@@ -165,8 +165,11 @@ StatusOr<int32_t> RequestAdapters::indexOf(const Json &request) const {
   }
   const auto found = std::ranges::find(names, field->get<std::string>());
   if (found == names.end())
-    return Status::invalid("no adapter is called '{}'; there are: {}",
-                           field->get<std::string>(), fmt::join(names, ", "));
+    return Status::invalid("no adapter is called '{}'; there {}",
+                           field->get<std::string>(),
+                           names.empty() ? "is none"
+                                         : fmt::format("are: {}",
+                                                       fmt::join(names, ", ")));
   return isChoice ? static_cast<int32_t>(found - names.begin()) : -1;
 }
 

@@ -13,7 +13,7 @@
 // RUN: comm -23 %t.defined %t.used | FileCheck %s --check-prefix=LEFT --allow-empty
 // LEFT-NOT: {{.}}
 
-// CHECK: Pass Manager with 38 passes:
+// CHECK: Pass Manager with 39 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}round-activations
 // CHECK: {{^ +}}attach-loss
@@ -25,6 +25,7 @@
 // CHECK: {{^ +}}fuse-lora
 // CHECK: {{^ +}}specialize-shapes
 // CHECK: {{^ +}}build-generation
+// CHECK: {{^ +}}stack-adapters
 // CHECK: {{^ +}}shard-matmuls
 // CHECK: {{^ +}}shard-context
 // CHECK: {{^ +}}shard-experts

@@ -21,7 +21,7 @@ func.func @sizes(%ids: tensor<1x3xi32> {model.input = "ids"}) {
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last, adapters as model.input}}
 func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.length = 3} {
   return
 }
@@ -29,7 +29,7 @@ func.func @input(%ids: tensor<1x3xi32>) attributes {model.batch = 1, model.lengt
 // -----
 
 model.parameter @w : tensor<16x8xf32> {file = "a", trainable}
-// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last as model.input}}
+// expected-error @+1 {{argument 0 expects one of ids, targets, positions, segments, prompts, lengths, desirable, slots, last, adapters as model.input}}
 func.func @unknown_input(%ids: tensor<1x3xi32> {model.input = "mask"}) attributes {model.batch = 1, model.length = 3} {
   return
 }

@@ -15,7 +15,7 @@
 
 // TYPE: error: expects float32 or bfloat16 as compute type, but got 'float16'
 // BATCH: error: expects a batch of at least 1, but got 0
-// NONE: error: expects at least one length
+// NONE: error: expects at least one length, or a generation
 // SHORT: error: expects a length of at least 2, since a token predicts the next, but got 1
 // TWICE: error: expects each length once, but got 8 twice
 // BUCKETS: error: expects each length once, but got 4 twice

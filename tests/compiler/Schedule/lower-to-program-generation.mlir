@@ -37,3 +37,18 @@
 // CHECK: program.launch @cache_rows(
 // CHECK: program.launch @cached_attention(
 // CHECK: program.entry update
+
+// A program that only generates has no gradients and states. Each token has the
+// index of its adapter.
+
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 alpha=4' --fuse-lora --specialize-shapes="generation=3,8" --build-generation="entries=16" --stack-adapters="adapters=2" --build-train-step --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=ONLY
+
+// ONLY-NOT: program.arena gradient
+// ONLY-NOT: program.arena state
+// ONLY: program.arena trainable
+// ONLY: program.entry prefill batch 1 length 8
+// ONLY: program.bind adapters
+// ONLY: program.launch @adapter_matmul({{.*}} read i32, %{{.*}} write f32) constants [8, 12, 64, 2,
+// ONLY: program.launch @adapter_matmul({{.*}} read i32, %{{.*}} read_write f32) constants [8, 64, 4, 2,
+// ONLY: program.entry decode batch 3 length 1
+// ONLY-NOT: program.entry

@@ -281,3 +281,43 @@ func.func @pick_c1_result(%x: tensor<2x8x16xf32>, %last: tensor<2xi32>) {
   %0 = model.pick_tokens %x, %last : (tensor<2x8x16xf32>, tensor<2xi32>) -> tensor<2x1x16xbf16>
   return
 }
+
+// -----
+
+func.func @adapter_c1_width(%x: tensor<1x8x16xf32>, %w: tensor<24x3x8xf32>, %a: tensor<1x8xi32>) {
+  // expected-error @+1 {{(C1) expects a weight f32 [out, N, in] for x [B, T, in], but got 'tensor<24x3x8xf32>' for 'tensor<1x8x16xf32>'}}
+  %0 = model.adapter_linear %x, %w, %a : (tensor<1x8x16xf32>, tensor<24x3x8xf32>, tensor<1x8xi32>) -> tensor<1x8x24xf32>
+  return
+}
+
+// -----
+
+func.func @adapter_c1_type(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xbf16>, %a: tensor<1x8xi32>) {
+  // expected-error @+1 {{(C1) expects a weight f32 [out, N, in] for x [B, T, in], but got 'tensor<24x3x16xbf16>' for}}
+  %0 = model.adapter_linear %x, %w, %a : (tensor<1x8x16xf32>, tensor<24x3x16xbf16>, tensor<1x8xi32>) -> tensor<1x8x24xf32>
+  return
+}
+
+// -----
+
+func.func @adapter_c2(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xf32>, %a: tensor<1x8xi32>) {
+  // expected-error @+1 {{(C2) expects a result [B, T, out], but got 'tensor<1x8x23xf32>' for}}
+  %0 = model.adapter_linear %x, %w, %a : (tensor<1x8x16xf32>, tensor<24x3x16xf32>, tensor<1x8xi32>) -> tensor<1x8x23xf32>
+  return
+}
+
+// -----
+
+func.func @adapter_c3(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xf32>, %a: tensor<1x8xi32>, %i: tensor<1x8x24xbf16>) {
+  // expected-error @+1 {{(C3) expects init of type 'tensor<1x8x24xf32>'}}
+  %0 = model.adapter_linear %x, %w, %a init %i : (tensor<1x8x16xf32>, tensor<24x3x16xf32>, tensor<1x8xi32>, tensor<1x8x24xbf16>) -> tensor<1x8x24xf32>
+  return
+}
+
+// -----
+
+func.func @adapter_c4(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xf32>, %a: tensor<8xi32>) {
+  // expected-error @+1 {{(C4) expects adapters of type [B, T] i32, but got 'tensor<8xi32>'}}
+  %0 = model.adapter_linear %x, %w, %a : (tensor<1x8x16xf32>, tensor<24x3x16xf32>, tensor<8xi32>) -> tensor<1x8x24xf32>
+  return
+}

@@ -39,3 +39,12 @@ func.func @decode(%x: tensor<3x1x16xbf16>, %slots: tensor<3x1xi32>, %positions: 
   %token = model.pick_tokens %x, %last : (tensor<3x1x16xbf16>, tensor<3xi32>) -> tensor<3x1x16xbf16>
   return
 }
+
+// CHECK-LABEL: func.func @adapters
+func.func @adapters(%x: tensor<1x8x16xbf16>, %w: tensor<24x3x16xf32>, %adapters: tensor<1x8xi32>, %init: tensor<1x8x24xbf16>) {
+  // CHECK: %[[Y:.*]] = model.adapter_linear %{{.*}}, %{{.*}}, %{{.*}} : (tensor<1x8x16xbf16>, tensor<24x3x16xf32>, tensor<1x8xi32>) -> tensor<1x8x24xbf16>
+  %y = model.adapter_linear %x, %w, %adapters : (tensor<1x8x16xbf16>, tensor<24x3x16xf32>, tensor<1x8xi32>) -> tensor<1x8x24xbf16>
+  // CHECK: model.adapter_linear %{{.*}}, %{{.*}}, %{{.*}} init %[[Y]] {layer = 2 : i64}
+  %z = model.adapter_linear %x, %w, %adapters init %y {layer = 2} : (tensor<1x8x16xbf16>, tensor<24x3x16xf32>, tensor<1x8xi32>, tensor<1x8x24xbf16>) -> tensor<1x8x24xbf16>
+  return
+}

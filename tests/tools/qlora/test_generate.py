@@ -58,13 +58,12 @@ class DryRunTest(CommandTest):
         compiled = shlex.split(shown.splitlines()[1])
         # The model has 256 positions.
         for flag in ("--generation-batch=8", "--generation-length=256",
-                     "--max-length=[16]", "--per-device-train-batch-size=1",
-                     r"--lora-target-modules=.*\.(o_proj|c_proj)"):
+                     "--entries=generate", "--lora-target-modules=[]"):
             self.assertIn(flag, compiled)
         _, engine = self.words(MODEL, "a")
         self.assertEqual(engine[1], self.words(MODEL, "b", "--top-k=1")[1][1])
         self.assertNotEqual(engine[1], self.words(
-            MODEL, "a", "--generation-batch=4", "--max-length=8")[1][1])
+            MODEL, "a", "--generation-batch=4")[1][1])
 
     def test_options_of_a_peft_adapter(self):
         folder = self.folder_with("peft", adapter_config__json=json.dumps({
@@ -78,8 +77,7 @@ class DryRunTest(CommandTest):
                      '--lora-rank-pattern={"layers.1.q_proj":2}'):
             self.assertIn(flag.replace(" ", ""),
                           [word.replace(" ", "") for word in compiled])
-        self.assertIn("--adapter-name-or-path=" + folder,
-                      self.words(folder, "a")[1])
+        self.assertIn("--adapter=peft=" + folder, self.words(folder, "a")[1])
         self.assertIn("--adapter-name-or-path=",
                       self.words(folder, "a", "--adapter=none")[1])
 
@@ -116,6 +114,11 @@ class DryRunTest(CommandTest):
                  "MODEL --adapter"),
                 ((MODEL, "a", "--adapter", nameless, "--lora-r=4"),
                  "r is 8, but --lora-r is 4. Fix: --lora-r 8"),
+                ((MODEL, "a", "--adapter=none", "--adapter=a"),
+                 "--adapter none conflicts with other adapters. Fix: remove"),
+                ((MODEL, "a", "--adapter=a=/x", "--adapter=a=/y"),
+                 "--adapter: two adapters are called 'a'. Fix: --adapter NAME="),
+                ((MODEL, "a", "--adapter==/x"), "names no folder or no adapter"),
                 (("./none", "a"), "none")):
             with self.subTest(words=words):
                 done = self.run_qlora("generate", *words, code=1)
@@ -125,11 +128,11 @@ class DryRunTest(CommandTest):
 
 
 class AnswerTest(CommandTest):
-    def rows(self, *words):
-        """Returns the answers to IDS."""
+    def rows(self, *words, rows=IDS):
+        """Returns the answers to `rows`."""
         path = os.path.join(self.folder, "rows.jsonl")
         with open(path, "w", encoding="utf-8") as file:
-            for row in IDS:
+            for row in rows:
                 file.write(json.dumps(row) + "\n")
         done = self.run_qlora("generate", *words, "--input", path,
                               "--ignore-eos", *FAST)
@@ -163,6 +166,37 @@ class AnswerTest(CommandTest):
         # The folder may move; the base stays where it was.
         moved = shutil.move(run, self.folder + "/moved")
         self.assertEqual(self.rows(moved), answers)
+
+    def test_rows_choose_adapters(self):
+        one = shutil.move(self.train("--lora-r=2"), self.folder + "/one")
+        two = self.train("--lora-r=9", "--lora-target-modules=v_proj")
+        answers = {"one": self.rows(one), "two": self.rows(two),
+                   None: self.rows(MODEL)}
+        self.assertEqual(len(set(map(str, answers.values()))), 3)
+        choices = ["two", None, "one"]
+        flags = ["--adapter=one=" + one, "--adapter=two=" + two]
+        self.assertEqual(
+            self.rows(MODEL, *flags, rows=[
+                {**row, "adapter": name} for row in IDS for name in choices]),
+            [answers[name][i] for i in range(len(IDS)) for name in choices])
+        # Without a choice, a row gets the first adapter.
+        self.assertEqual(self.rows(MODEL, *flags), answers["one"])
+        shown = self.run_qlora("generate", MODEL, *flags, "a",
+                               "--dry-run").stdout
+        for flag in ("--max-loras=2", "--max-lora-rank=16"):
+            self.assertIn(flag, shown)
+
+    def test_an_unknown_adapter(self):
+        path = os.path.join(self.folder, "unknown.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            for name in ("x", 3):
+                file.write(json.dumps({**IDS[0], "adapter": name}) + "\n")
+        done = self.run_qlora("generate", MODEL, "--input", path, *FAST,
+                              code=1)
+        first, second = map(json.loads, done.stdout.splitlines())
+        self.assertIn("no adapter is called 'x'", first["error"])
+        self.assertIn("'adapter' expects the name of an adapter or null",
+                      second["error"])
 
     def test_the_quantization_of_a_run(self):
         run = self.train("--load-in-4bit")

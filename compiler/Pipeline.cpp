@@ -19,6 +19,9 @@ using namespace qlora;
 
 static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
   const AttachAdaptersOptions &lora = options.lora;
+  // A program that only generates may have no adapter.
+  if (!options.trains && lora.targets == "[]")
+    return;
   pm.addPass(createAttachAdapters(lora));
   AttachExpertAdaptersOptions experts;
   experts.rank = lora.rank;
@@ -70,9 +73,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     noise.alpha = options.noiseAlpha;
     pm.addPass(createAddNoise(noise));
   }
-  // A program that only generates may have no adapter.
-  const bool hasNone = !options.trains && options.lora.targets == "[]";
-  if (!options.trainsAll && !hasNone)
+  if (!options.trainsAll)
     buildAdapters(pm, options);
   MarkTrainableOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.lora.modulesToSave;

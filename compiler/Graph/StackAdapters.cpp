@@ -70,9 +70,9 @@ LogicalResult StackAdaptersPass::rewrite(func::FuncOp function,
       if (!parameter.getInit() || !isStackable(linear, weight))
         return parameter.emitError("--max-loras: '")
                << parameter.getSymName()
-               << "' is not the A or B of a linear's plain LoRA, so rows cannot "
-                  "choose it. Fix: compile for this adapter alone, without "
-                  "--max-loras";
+               << "' is not the A or B of a linear's plain LoRA, so rows "
+                  "cannot choose it. Fix: compile for this adapter alone, "
+                  "without --max-loras";
       if (linear.getScale().convertToDouble() != 1)
         return linear.emitOpError("expects an adapter of scale 1, but got ")
                << linear.getScale().convertToDouble();

@@ -178,8 +178,9 @@ def run_choice(golden, case, commands, errors, folder):
         "--max-lora-rank", str(rank), "--lora-target-modules",
         json.dumps(targets)], commands.log)
     engine = Engine(commands.run(program) + [
-        "--model-name-or-path", os.path.join(case, "model"), "--adapter", "own=" + os.path.join(case, "adapter_init"), "--adapter",
-        f"wide={wide}"], commands.log, commands.environment)
+        "--model-name-or-path", os.path.join(case, "model"),
+        "--adapter", "own=" + os.path.join(case, "adapter_init"),
+        "--adapter", f"wide={wide}"], commands.log, commands.environment)
     if engine.ready["ready"]["adapters"] != ["own", "wide"]:
         raise Failure(str(engine.ready))
     count = sum(name.startswith("prompt.") for name in golden)

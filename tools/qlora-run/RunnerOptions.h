@@ -55,8 +55,8 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "answer requests for generation, JSON lines on standard input, instead of "
      "training"},
     {"adapter", kString, "", kRun, "Run",
-     "with --generate: folder of an adapter, or NAME=DIR. Repeat it for several "
-     "adapters; a request chooses one by its name"},
+     "with --generate: folder of an adapter, or NAME=DIR. Repeat it for "
+     "several adapters; a request chooses one by its name"},
     {"sweep", kNames, "[]", kRun, "Run",
      "train every combination of options, NAME=VALUE,VALUE,..., all at once "
      "over one base, into subfolders of --output-dir; one rank, CPU only"},

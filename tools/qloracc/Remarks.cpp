@@ -210,8 +210,8 @@ std::string compileSummary(ArrayRef<ModuleOp> programs,
       "{} parameters, {}, {}, {}plan {}{}, {:.1f} s",
       formatParameters(counts.base),
       settings.compile.trains
-          ? fmt::format("{} trainable ({:.2f} %)", formatCount(counts.trainable),
-                        counts.trainableShare())
+          ? fmt::format("{} trainable ({:.2f} %)",
+                        formatCount(counts.trainable), counts.trainableShare())
           : fmt::format("{} of adapters", formatCount(counts.trainable)),
       shapesText(settings.compile),
       programs.size() > 1 ? fmt::format("{} stages, ", programs.size()) : "",

@@ -84,7 +84,8 @@ void AdapterMatmul::row(const LibraryKernelArgs &args, int64_t row,
   }
 }
 
-PreparedKernel adapter_matmul::lanes::prepare(const KernelRequest &r, uint64_t) {
+PreparedKernel adapter_matmul::lanes::prepare(const KernelRequest &r,
+                                              uint64_t) {
   const int64_t m = r.constant("m");
   const AdapterMatmul product = {
       r.constant("n"),        r.constant("k"),

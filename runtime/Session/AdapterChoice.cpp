@@ -75,9 +75,9 @@ static StatusOr<Options> plainOptions(const std::string &folder) {
                            "target_parameters", "trainable_token_indices"})
     if (options.value(name) != initial.value(name))
       return Status::invalid(
-          "{} is {}, but rows can choose only plain LoRA adapters. Fix: use "
-          "this adapter alone",
-          options.spelling(name), dumpJson(options.value(name)));
+          "'{}': {} is {}, but rows can choose only plain LoRA adapters. Fix: "
+          "use this adapter alone",
+          folder, name, dumpJson(options.value(name)));
   if (changesBase(folder))
     return Status::invalid("'{}': init_lora_weights changes the weights of the "
                            "base, which other adapters need unchanged. Fix: "

@@ -68,6 +68,8 @@ UNREACHED = {
         attention.cudnn q f32, attention_grad.cudnn q f32,
         grouped_matmul.tensor a f32""",
     "launched by entries of generation (generation.py), not of training": """
+        adapter_matmul.cuda x f32, adapter_matmul.cuda x bf16,
+        adapter_matmul.cuda y f32, adapter_matmul.cuda y bf16,
         cache_rows.cuda x f32, cache_rows.cuda x bf16,
         cache_rows.cuda cache f32, cache_rows.cuda cache bf16,
         cache_rows.cuda cache f16, cached_attention.cuda q f32,

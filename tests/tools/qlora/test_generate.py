@@ -81,6 +81,27 @@ class DryRunTest(CommandTest):
         self.assertIn("--adapter-name-or-path=",
                       self.words(folder, "a", "--adapter=none")[1])
 
+    def test_adapters_that_rows_cannot_choose(self):
+        plain = self.folder_with("plain", adapter_config__json="{}")
+        for name, config, message in (
+                ("dora", {"use_dora": True}, "use_dora is true, but rows can "
+                 "choose only plain LoRA adapters. Fix: use this adapter"),
+                ("saved", {"modules_to_save": ["lm_head"]},
+                 'modules_to_save is ["lm_head"], but rows can choose only'),
+                ("bias", {"bias": "all"}, 'bias is "all", but rows can'),
+                ("pissa", {"init_lora_weights": "pissa"},
+                 "init_lora_weights changes the weights of the base"),
+                ("loftq", {"init_lora_weights": "loftq"},
+                 "init_lora_weights changes the weights of the base")):
+            with self.subTest(name):
+                folder = self.folder_with(
+                    name, adapter_config__json=json.dumps(config))
+                done = self.run_qlora(
+                    "generate", MODEL, "a", "--adapter", folder, "--adapter",
+                    plain, code=1)
+                self.assertIn(message, done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1)
+
     def test_the_adapters_chat_template(self):
         folder = self.folder_with(
             "peft", chat_template__jinja="x", adapter_config__json=json.dumps(

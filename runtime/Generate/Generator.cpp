@@ -5,6 +5,8 @@
 #include "runtime/Generate/Generator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "runtime/Device/Program.h"
 
@@ -54,12 +56,13 @@ StatusOr<Generator> Generator::of(const LoadedModule &module, Device &device,
 Status Generator::add(GenerationRequest request) {
   if (request.prompt.empty())
     return Status::invalid("the prompt is empty; it needs at least one token");
-  if (std::ssize(request.prompt) >= limits.capacity)
+  const bool onlyScores = request.promptLogProbs && request.maxNewTokens == 0;
+  if (std::ssize(request.prompt) + !onlyScores > limits.capacity)
     return Status::invalid(
         "the prompt has {} tokens, but a row has at most {}, answer included. "
         "Fix: a longer --generation-length",
         request.prompt.size(), limits.capacity);
-  if (request.maxNewTokens < 1)
+  if (request.maxNewTokens < 1 && !onlyScores)
     return Status::invalid("max_new_tokens {} must be at least 1",
                            request.maxNewTokens);
   for (int32_t id : request.prompt)
@@ -191,29 +194,50 @@ Status Generator::run(const qlora_entry &entry, const Inputs &inputs) {
                            sizeof(float)});
 }
 
-/// Chooses a row's next token, and ends the row if it was the last one.
+/// Takes the logits after the row's last cached token: they choose the next
+/// token, or score the next one of the prompt.
 void Generator::take(size_t slot, std::span<const float> rowLogits,
                      const TokenListener &onToken) {
   Row &row = *slots[slot];
-  const GenerationRequest &request = row.request;
+  const int64_t shown = row.request.logProbs;
+  if (row.isScoring() && row.promptLogProbs.empty())
+    row.promptLogProbs.emplace_back();
   GeneratedToken token;
-  token.id = request.id;
-  token.token = sampleToken(rowLogits, request.sampling, request.prompt,
-                            row.answer, row.answer.size());
+  token.id = row.request.id;
+  if (!std::ranges::all_of(rowLogits, [](float x) { return std::isfinite(x); }))
+    token.finish = FinishReason::kNotFinite;
+  else if (row.cached < row.length())
+    return row.promptLogProbs.push_back(
+        logProbs(rowLogits, row.tokenAt(row.cached), shown));
+  else if (row.request.maxNewTokens == 0)
+    token.finish = FinishReason::kLength;
+  else
+    choose(row, rowLogits, token);
+  token.prompt = std::exchange(row.promptLogProbs, {});
+  const bool goesOn = onToken(token);
+  // The listener may have canceled the row.
+  if (slots[slot] && (token.finish != FinishReason::kNone || !goesOn))
+    slots[slot].reset();
+}
+
+/// Chooses a row's next token, and whether it is the last one.
+void Generator::choose(Row &row, std::span<const float> rowLogits,
+                       GeneratedToken &token) {
+  const GenerationRequest &request = row.request;
+  const int32_t chosen = sampleToken(rowLogits, request.sampling,
+                                     request.prompt, row.answer,
+                                     row.answer.size());
+  token.token = chosen;
   if (request.logProbs > 0)
-    token.logProbs = logProbs(rowLogits, token.token, request.logProbs);
-  row.answer.push_back(token.token);
-  if (std::ranges::count(request.endTokens, token.token) > 0)
+    token.logProbs = logProbs(rowLogits, chosen, request.logProbs);
+  row.answer.push_back(chosen);
+  if (std::ranges::count(request.endTokens, chosen) > 0)
     token.finish = FinishReason::kStop;
   else if (std::ssize(row.answer) >= request.maxNewTokens ||
            row.length() >= limits.capacity)
     token.finish = FinishReason::kLength;
   if (limits.restartLength > 0 && row.length() == limits.restartLength + 1)
     row.cached = 0;
-  const bool goesOn = onToken(token);
-  // The listener may have canceled the row.
-  if (slots[slot] && (token.finish != FinishReason::kNone || !goesOn))
-    slots[slot].reset();
 }
 
 } // namespace qlora

@@ -36,26 +36,33 @@ namespace qlora {
 struct GenerationRequest {
   int64_t id = 0; ///< chosen by the caller
   std::vector<int32_t> prompt; ///< at least one token
-  int64_t maxNewTokens = 0;    ///< at least 1
+  int64_t maxNewTokens = 0; ///< at least 1; with promptLogProbs at least 0
   SamplingOptions sampling;
   std::vector<int32_t> endTokens; ///< each ends the answer
   int64_t logProbs = 0; ///< number of likeliest tokens to report
   int32_t adapter = -1; ///< of a program with several; -1: the base alone
+  /// Reports log-probabilities of the prompt's tokens too. The prompt is then
+  /// processed token by token, as answers are.
+  bool promptLogProbs = false;
 };
 
 enum class FinishReason {
   kNone,   ///< more tokens follow
   kStop,   ///< an end token, which is the last token
   kLength, ///< maxNewTokens, or the slot is full
+  kNotFinite, ///< a logit is NaN or infinite, so there is no token
 };
 
 /// A new token of a row.
 struct GeneratedToken {
   int64_t id = 0; ///< of the request
-  int32_t token = 0;
+  std::optional<int32_t> token; ///< none for kNotFinite and maxNewTokens 0
   FinishReason finish = FinishReason::kNone;
   /// The token, then GenerationRequest::logProbs others; empty if that is 0.
   std::vector<TokenLogProb> logProbs;
+  /// With the row's first token, if requested: for each token of the prompt,
+  /// itself, then GenerationRequest::logProbs others. Empty for the first one.
+  std::vector<std::vector<TokenLogProb>> prompt;
 };
 
 /// Limits of a program that its tables do not have.
@@ -99,6 +106,8 @@ private:
     std::vector<int32_t> answer;
     /// Tokens of the row whose keys and values are in the caches.
     int64_t cached = 0;
+    /// Of the prompt's first tokens, until the row has its first token.
+    std::vector<std::vector<TokenLogProb>> promptLogProbs;
 
     int64_t length() const {
       return std::ssize(request.prompt) + std::ssize(answer);
@@ -109,7 +118,10 @@ private:
                  ? request.prompt[i]
                  : answer[i - request.prompt.size()];
     }
-    bool needsPrefill() const { return length() - cached > 1 || cached == 0; }
+    bool isScoring() const { return request.promptLogProbs && answer.empty(); }
+    bool needsPrefill() const {
+      return !isScoring() && (length() - cached > 1 || cached == 0);
+    }
   };
   /// Inputs of an entry, one value per token or per sequence.
   struct Inputs {
@@ -127,6 +139,7 @@ private:
   Status run(const qlora_entry &entry, const Inputs &inputs);
   void take(size_t slot, std::span<const float> logits,
             const TokenListener &onToken);
+  void choose(Row &row, std::span<const float> logits, GeneratedToken &token);
   std::span<const float> logitsOf(size_t sequence) const {
     return std::span(logits).subspan(sequence * static_cast<size_t>(words),
                                      static_cast<size_t>(words));

@@ -64,22 +64,50 @@ static std::vector<float> penalized(std::span<const float> logits,
   return changed;
 }
 
-/// Returns how many of the probabilities, which are sorted, top-p and min-p
-/// keep; at least one.
-static size_t keptCount(std::span<const double> probabilities, double total,
-                        const SamplingOptions &options) {
-  size_t kept = probabilities.size();
-  if (options.topP < 1) {
-    double sum = 0;
-    for (kept = 0; kept < probabilities.size() && sum < options.topP * total;)
-      sum += probabilities[kept++];
+/// Returns the tokens that top-k, top-p and min-p keep, likeliest first; at
+/// least one. `weights`: proportional to the probabilities.
+static std::vector<int32_t> keptTokens(std::span<const float> logits,
+                                       std::span<const double> weights,
+                                       const SamplingOptions &options) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) {
+    return isBetter(logits, a, b);
+  };
+  if (options.topK > 0 && options.topK < std::ssize(order)) {
+    std::nth_element(order.begin(), order.begin() + options.topK, order.end(),
+                     better);
+    order.resize(static_cast<size_t>(options.topK));
   }
+  const auto weight = [&](int32_t token) {
+    return weights[static_cast<size_t>(token)];
+  };
+  // Few tokens of a large vocabulary are kept, so they are not all sorted.
+  const auto worse = [&](int32_t a, int32_t b) { return better(b, a); };
+  std::ranges::make_heap(order, worse);
+  double all = 0, sum = 0;
+  std::ranges::for_each(order, [&](int32_t token) { all += weight(token); });
+  std::vector<int32_t> kept;
   // After top-p, min-p compares with the best of the tokens that are left,
   // which is the same one.
-  while (kept > 1 &&
-         probabilities[kept - 1] < options.minP * probabilities[0])
-    --kept;
-  return std::max<size_t>(kept, 1);
+  while (!order.empty() && (options.topP == 1 || sum < options.topP * all)) {
+    std::ranges::pop_heap(order, worse);
+    if (!kept.empty() && weight(order.back()) < options.minP * weight(kept[0]))
+      break;
+    kept.push_back(order.back());
+    sum += weight(order.back());
+    order.pop_back();
+  }
+  return kept;
+}
+
+/// Returns a number in [0, 1) for draw number `draw`.
+static double uniform(uint64_t seed, uint64_t draw) {
+  const qlora_philox_words words =
+      qlora_philox({uint32_t(draw), uint32_t(draw >> 32), 0, 0},
+                   uint32_t(seed), uint32_t(seed >> 32));
+  const uint64_t bits = uint64_t(words.word0) << 32 | words.word1;
+  return double(bits >> 11) * 0x1p-53;
 }
 
 int32_t sampleToken(std::span<const float> given,
@@ -90,41 +118,29 @@ int32_t sampleToken(std::span<const float> given,
   std::span<const float> logits = given;
   if (options.repetitionPenalty != 1 || options.presencePenalty != 0)
     logits = changed = penalized(given, options, prompt, answer);
+  const auto best = std::ranges::max_element(logits);
   if (options.temperature == 0) // the first token with the largest logit
-    return static_cast<int32_t>(std::ranges::max_element(logits) -
-                                logits.begin());
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto better = [&](int32_t a, int32_t b) {
-    return isBetter(logits, a, b);
-  };
-  size_t count = order.size();
-  if (options.topK > 0)
-    count = std::min(count, static_cast<size_t>(options.topK));
-  std::partial_sort(order.begin(),
-                    order.begin() + static_cast<std::ptrdiff_t>(count),
-                    order.end(), better);
-  const double largest = logits[static_cast<size_t>(order[0])];
-  std::vector<double> probabilities(count);
-  for (size_t i = 0; i < count; ++i)
-    probabilities[i] = std::exp(
-        (logits[static_cast<size_t>(order[i])] - largest) /
-        options.temperature);
-  const double all =
-      std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
-  count = keptCount(probabilities, all, options);
-  const double total = std::accumulate(
-      probabilities.begin(),
-      probabilities.begin() + static_cast<std::ptrdiff_t>(count), 0.0);
-  const qlora_philox_words words = qlora_philox(
-      {uint32_t(draw), uint32_t(draw >> 32), 0, 0}, uint32_t(options.seed),
-      uint32_t(options.seed >> 32));
-  const uint64_t bits = uint64_t(words.word0) << 32 | words.word1;
-  double left = double(bits >> 11) * 0x1p-53 * total;
-  size_t chosen = 0;
-  while (chosen + 1 < count && left >= probabilities[chosen])
-    left -= probabilities[chosen++];
-  return order[chosen];
+    return static_cast<int32_t>(best - logits.begin());
+  std::vector<double> weights(logits.size());
+  std::ranges::transform(logits, weights.begin(), [&](float logit) {
+    return std::exp((double(logit) - *best) / options.temperature);
+  });
+  std::vector<int32_t> kept(logits.size());
+  if (options.topK == 0 && options.topP == 1 && options.minP == 0)
+    std::iota(kept.begin(), kept.end(), 0);
+  else
+    kept = keptTokens(logits, weights, options);
+  double total = 0;
+  for (int32_t token : kept)
+    total += weights[static_cast<size_t>(token)];
+  double left = uniform(options.seed, draw) * total;
+  for (int32_t token : kept)
+    if (left -= weights[static_cast<size_t>(token)]; left < 0)
+      return token;
+  // Rounding: the last token that can be drawn.
+  return *std::find_if(kept.rbegin(), kept.rend(), [&](int32_t token) {
+    return weights[static_cast<size_t>(token)] > 0;
+  });
 }
 
 std::vector<TokenLogProb> logProbs(std::span<const float> logits,

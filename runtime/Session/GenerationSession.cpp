@@ -13,6 +13,7 @@
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Device/Program.h"
 #include "runtime/Generate/Generator.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/AdapterChoice.h"
@@ -121,14 +122,34 @@ void GenerationSession::refuse(const Json &id, const std::string &why) {
     failure = status;
 }
 
+static Json pairsOf(const std::vector<TokenLogProb> &tokens) {
+  Json pairs;
+  for (const auto &[token, logProb] : tokens)
+    pairs.push_back({token, logProb});
+  return pairs;
+}
+
 bool GenerationSession::send(const GeneratedToken &token) {
-  Json value = {{"id", token.id}, {"token", token.token}};
-  for (const auto &[id, logProb] : token.logProbs)
-    value["logprobs"].push_back({id, logProb});
+  if (token.finish == FinishReason::kNotFinite) {
+    refuse(token.id, "a logit is NaN or infinite; check the model's weights "
+                     "and the adapter's");
+    return false;
+  }
+  Json value = {{"id", token.id}};
+  for (const std::vector<TokenLogProb> &ofToken : token.prompt)
+    value["prompt_logprobs"].push_back(pairsOf(ofToken));
+  if (!token.prompt.empty() && token.token) {
+    failure = write(value);
+    value.erase("prompt_logprobs");
+  }
+  if (token.token)
+    value["token"] = *token.token;
+  if (!token.logProbs.empty())
+    value["logprobs"] = pairsOf(token.logProbs);
   if (token.finish != FinishReason::kNone)
     value["finish"] = token.finish == FinishReason::kStop ? "stop" : "length";
-  if (Status status = write(value); !status.isOk())
-    failure = status;
+  if (failure.isOk())
+    failure = write(value);
   return failure.isOk();
 }
 
@@ -148,6 +169,7 @@ static GenerationRequest requestOf(const Json &value, int64_t capacity) {
   sampling.seed = value.value("seed", uint64_t(0));
   request.endTokens = value.value("eos_token_id", std::vector<int32_t>());
   request.logProbs = value.value("logprobs", int64_t(0));
+  request.promptLogProbs = value.value("prompt_logprobs", false);
   return request;
 }
 

@@ -8,7 +8,8 @@ Each case is compiled with slots for `--slots` rows and with small chunks of
 prompts. The prompts of generate.safetensors run at the same time, without and
 with the adapter. Greedy tokens must be equal, and the logits of the first and
 last token within golden_case.LOGITS. The same prompts, sampled in another order
-and alone, must give the same tokens.
+and alone, must give the same tokens. Their log-probabilities must be those of
+the training forward. With --bf16, only this is compared.
 
 Cases with plain LoRA are also compiled without entries of training and with
 space for two adapters: the case's, and the same one with a larger rank. Rows of
@@ -31,6 +32,8 @@ from golden_case import Failure, check
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 GOLDENS = os.path.join(ROOT, "tests/Inputs/goldens")
 CAPACITY = 72  # the longest prompt has 40 tokens, an answer 24
+# Log-probabilities of the sampler and of the training forward.
+LOG_PROBS, LOG_PROBS_BF16 = 1e-5, 2e-2
 
 
 class Engine:
@@ -104,9 +107,10 @@ def requests_of(golden, count, new_tokens, **options):
 
 
 def check_sampling(engine, golden, count):
-    """Rows that are sampled together and alone must be equal."""
+    """Rows that are sampled together and alone must be equal. Returns their
+    tokens, and the log-probabilities of the answers' tokens."""
     rows = requests_of(golden, count, 24, temperature=1.3, top_k=50, top_p=0.95,
-                       repetition_penalty=1.1, seed=5)
+                       repetition_penalty=1.1, seed=5, logprobs=1)
     tokens = [[line["token"] for line in engine.generate([row])[row["id"]]]
               for row in rows]
     together = engine.generate(rows[::-1] + [
@@ -116,6 +120,49 @@ def check_sampling(engine, golden, count):
         if got != tokens[number % count]:
             raise Failure(f"prompt {number % count} alone: "
                           f"{tokens[number % count]}, with others: {got}")
+    return [(row["input_ids"] + tokens[row["id"]],
+             [line["logprobs"][0][1] for line in together[row["id"]]])
+            for row in rows]
+
+
+def check_scores(engine, rows, errors):
+    """Scores of the rows as prompts must be those of the sampled answers."""
+    scored = engine.generate([
+        {"id": number, "input_ids": ids, "prompt_logprobs": True,
+         "max_new_tokens": 0} for number, (ids, _) in enumerate(rows)])
+    for number, (ids, expected) in enumerate(rows):
+        scores = scored[number][0]["prompt_logprobs"]
+        if scores[0] is not None or [
+                score[0][0] for score in scores[1:]] != ids[1:]:
+            raise Failure(f"row {number}: scores of other tokens")
+        got = [score[0][1] for score in scores[len(ids) - len(expected):]]
+        check(errors, "scores", np.abs(np.subtract(got, expected)).max(),
+              golden_case.LOGITS)
+
+
+def check_forward(program, case, rows, folder, environment, limit, errors):
+    """The training forward must give the rows' log-probabilities."""
+    length = capacity_of(case)
+    ids = np.zeros((1, len(rows), length), np.int32)
+    labels = np.full_like(ids, -100)
+    for number, (tokens, _) in enumerate(rows):
+        ids[0, number, :len(tokens)] = labels[0, number, :len(tokens)] = tokens
+    data, dump = (os.path.join(folder, name) for name in ("rows", "dump"))
+    safetensors_io.save(data + ".safetensors",
+                        {"input_ids": ids, "labels": labels})
+    golden_case.run([*program, "--config", os.path.join(case, "train.yaml"),
+                     "--train-file", data + ".safetensors", "--max-steps", "1",
+                     "--output-dir", os.path.join(folder, "out"),
+                     "--overwrite-output-dir", "--dump", dump],
+                    os.path.join(folder, "log"), environment)
+    logits = safetensors_io.load(dump)["logits"].reshape(
+        len(rows), length, -1)
+    for number, (tokens, log_probs) in enumerate(rows):
+        for place in range(len(log_probs)):
+            at = len(tokens) - len(log_probs) + place
+            expected = log_softmax(logits[number, at - 1])[tokens[at]]
+            check(errors, "log-probabilities",
+                  abs(log_probs[place] - expected), limit)
 
 
 def plain_adapter(case):
@@ -178,7 +225,7 @@ def run_choice(golden, case, commands, errors, folder):
         "--max-lora-rank", str(rank), "--lora-target-modules",
         json.dumps(targets)], commands.log)
     engine = Engine(commands.run(program) + [
-        "--model-name-or-path", os.path.join(case, "model"),
+        "--generate", "--model-name-or-path", os.path.join(case, "model"),
         "--adapter", "own=" + os.path.join(case, "adapter_init"),
         "--adapter", f"wide={wide}"], commands.log, commands.environment)
     if engine.ready["ready"]["adapters"] != ["own", "wide"]:
@@ -213,6 +260,7 @@ def run_case(name, arguments, folder):
     environment = goldens.cuda_environment(arguments, 1) if is_cuda else None
     case = os.path.join(GOLDENS, name)
     golden = safetensors_io.load(os.path.join(case, "generate.safetensors"))
+    count = sum(name.startswith("prompt.") for name in golden)
     log = os.path.join(folder, "log")
     tool = lambda program: os.path.join(arguments.tools, program)
     model = os.path.join(folder, "model.mlir")
@@ -223,25 +271,33 @@ def run_case(name, arguments, folder):
         [tool("qloracc"), model, "--config", os.path.join(case, "train.yaml"),
          "--generation-batch", str(arguments.slots), "--generation-length",
          str(capacity_of(case)), "--prefill-chunk-size", str(arguments.chunk),
+         *(["--compute-dtype", "bfloat16"] if arguments.bf16 else []),
          *(goldens.cuda_flags() if is_cuda else []), *arguments.compile_flag],
-        [tool("qlora-run"), "--generate", "--base-cache", "none",
-         *arguments.run_flag], log, environment)
-    golden_case.run(commands.compile + ["-o", program], log)
-    count = sum(name.startswith("prompt.") for name in golden)
+        [tool("qlora-run"), "--base-cache", "none", *arguments.run_flag],
+        log, environment)
+    golden_case.run(commands.compile + [
+        "-o", program, "--per-device-train-batch-size", str(count),
+        "--max-length", str(capacity_of(case))], log)
     errors = {}
     for side, adapter in (("base", ""), ("adapter", None)):
-        command = commands.run(program) + [
-            "--config", os.path.join(case, "train.yaml")]
+        command = commands.run(program)
         if adapter is not None:
             command += ["--adapter-name-or-path", adapter]
-        engine = Engine(command, log, environment)
+        engine = Engine([*command, "--generate", "--config",
+                         os.path.join(case, "train.yaml")], log, environment)
         vocabulary = engine.ready["ready"]["vocabulary"]
-        answers = engine.generate(requests_of(golden, count, 24,
-                                              logprobs=vocabulary))
-        compare(golden, side, answers, count, errors)
-        check_sampling(engine, golden, count)
+        if not arguments.bf16:
+            answers = engine.generate(requests_of(golden, count, 24,
+                                                  logprobs=vocabulary))
+            compare(golden, side, answers, count, errors)
+        rows = check_sampling(engine, golden, count)
+        if not arguments.bf16:
+            check_scores(engine, rows, errors)
         engine.close()
-    choice = run_choice(golden, case, commands, errors, folder)
+        check_forward(command, case, rows, folder, environment,
+                      LOG_PROBS_BF16 if arguments.bf16 else LOG_PROBS, errors)
+    choice = "" if arguments.bf16 else run_choice(golden, case, commands,
+                                                  errors, folder)
     worst = ", ".join(f"{what} {value:.1e}"
                       for what, (_, value) in errors.items())
     if any(ratio > 1 for ratio, _ in errors.values()):
@@ -258,6 +314,7 @@ def main():
                         "it, the software platform runs CUDA programs")
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--chunk", type=int, default=16)
+    parser.add_argument("--bf16", action="store_true", help="compute in bf16")
     parser.add_argument("--compile-flag", action="append", default=[])
     parser.add_argument("--run-flag", action="append", default=[])
     arguments = parser.parse_args()

@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,6 +25,7 @@ constexpr int64_t kChunk = 4, kSlots = 2, kCapacity = 32, kWords = 11;
 /// Length from which on the program caches other values for the same tokens.
 constexpr int32_t kRestart = 20;
 constexpr uint32_t kCache = 6; ///< index of the added arena
+constexpr int32_t kNanToken = 10; ///< its logits, alone in a row, are NaN
 
 /// Returns what the program caches for a token of a row with `length` tokens.
 int32_t cachedValue(int32_t token, int32_t length) {
@@ -50,7 +53,8 @@ void computeLogits(const qlora_kernel_args *args, int64_t begin, int64_t) {
     int64_t sum = 0;
     for (int32_t at = 0; at <= input(1, token); ++at)
       sum += (at + 1) * cache[input(3, token) * kCapacity + at];
-    logits[sequence * kWords + sum % kWords] = 1;
+    logits[sequence * kWords + sum % kWords] =
+        sum == kNanToken ? std::numeric_limits<float>::quiet_NaN() : 1;
   }
 }
 
@@ -161,7 +165,10 @@ protected:
   void step() {
     const Status status = generator->step([&](const GeneratedToken &token) {
       EXPECT_EQ(finished.count(token.id), 0u) << "after the last token";
-      answers[token.id].push_back(token.token);
+      if (token.token)
+        answers[token.id].push_back(*token.token);
+      if (!token.prompt.empty())
+        scores[token.id] = token.prompt;
       if (token.finish != FinishReason::kNone)
         finished[token.id] = token.finish;
       return keepGoing ? keepGoing(token) : true;
@@ -182,6 +189,7 @@ protected:
   TokenListener keepGoing; ///< called after a token is recorded; may be empty
   std::map<int64_t, Tokens> answers;
   std::map<int64_t, FinishReason> finished;
+  std::map<int64_t, std::vector<std::vector<TokenLogProb>>> scores;
 };
 
 TEST_F(GeneratorTest, DescribesTheProgram) {
@@ -271,13 +279,67 @@ TEST_F(GeneratorTest, ReportsLogProbabilities) {
   one.logProbs = 3;
   keepGoing = [&](const GeneratedToken &token) {
     EXPECT_EQ(token.logProbs.size(), 4u);
-    EXPECT_EQ(token.logProbs[0].token, token.token);
-    EXPECT_EQ(token.logProbs[1].token, token.token);
+    EXPECT_EQ(token.logProbs[0].token, *token.token);
+    EXPECT_EQ(token.logProbs[1].token, *token.token);
     return true;
   };
   add(one);
   finish();
   EXPECT_EQ(answers[0].size(), 2u);
+}
+
+/// Each token of a prompt is scored with the logits after those before it.
+TEST_F(GeneratorTest, ScoresPrompts) {
+  start();
+  const Tokens prompt = {5, 1, 8, 3, 3, 9};
+  for (int64_t count : {3, 0}) {
+    GenerationRequest one = request(count, prompt, count);
+    one.promptLogProbs = true;
+    one.logProbs = 1;
+    add(one);
+  }
+  add(request(7, {2, 5}, 12)); // runs beside them, in a slot that gets free
+  finish();
+  EXPECT_EQ(answers[3], answerOf(prompt, 3));
+  EXPECT_EQ(answers.count(0), 0u);
+  EXPECT_EQ(answers[7], answerOf({2, 5}, 12));
+  EXPECT_EQ(finished[0], FinishReason::kLength);
+  for (int64_t id : {3, 0}) {
+    ASSERT_EQ(scores[id].size(), prompt.size());
+    EXPECT_TRUE(scores[id][0].empty());
+  }
+  const double miss = -std::log(kWords - 1 + std::exp(1.0));
+  for (size_t at = 1; at < prompt.size(); ++at) {
+    const Tokens before(prompt.begin(), prompt.begin() + std::ptrdiff_t(at));
+    const int32_t best = answerOf(before, 1)[0];
+    const auto &of = scores[3][at];
+    ASSERT_EQ(of.size(), 2u);
+    EXPECT_EQ(of[0].token, prompt[at]);
+    EXPECT_NEAR(of[0].logProb, miss + (best == prompt[at]), 1e-12);
+    EXPECT_EQ(of[1].token, best);
+    EXPECT_NEAR(of[1].logProb, miss + 1, 1e-12);
+  }
+}
+
+/// A prompt that is only scored may fill its slot.
+TEST_F(GeneratorTest, ScoresAPromptOfTheCapacity) {
+  start();
+  GenerationRequest one = request(0, Tokens(kCapacity, 1), 0);
+  one.promptLogProbs = true;
+  add(one);
+  finish();
+  EXPECT_EQ(scores[0].size(), size_t(kCapacity));
+}
+
+/// The other rows go on.
+TEST_F(GeneratorTest, EndsARowWithoutFiniteLogits) {
+  start();
+  add(request(0, {kNanToken}, 5));
+  add(request(1, {3}, 5));
+  finish();
+  EXPECT_EQ(answers.count(0), 0u);
+  EXPECT_EQ(finished[0], FinishReason::kNotFinite);
+  EXPECT_EQ(answers[1], answerOf({3}, 5));
 }
 
 /// A row that is sampled gets the same tokens alone and with other rows.

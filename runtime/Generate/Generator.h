@@ -106,7 +106,7 @@ private:
     std::vector<int32_t> answer;
     /// Tokens of the row whose keys and values are in the caches.
     int64_t cached = 0;
-    /// Of the prompt's first tokens, until the row has its first token.
+    /// Scores of the prompt so far, until the row has its first token.
     std::vector<std::vector<TokenLogProb>> promptLogProbs;
 
     int64_t length() const {

@@ -14,9 +14,9 @@
 //    "prompt_logprobs": false, "adapter": "NAME"}
 //   {"cancel": 7}
 // Only input_ids is required. The default of max_new_tokens fills the slot, and
-// the default of temperature is 0. With prompt_logprobs, max_new_tokens may be 0.
-// `adapter` is the name of an adapter, or null for the base alone; its default
-// is the first adapter, if there is one.
+// the default of temperature is 0. With prompt_logprobs, max_new_tokens may be
+// 0. `adapter` is the name of an adapter, or null for the base alone; its
+// default is the first adapter, if there is one.
 //
 // Answers, one for each token; `finish` (stop or length) is in the last one:
 //   {"id": 7, "token": 12}

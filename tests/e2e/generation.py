@@ -77,6 +77,18 @@ def capacity_of(case):
         return min(CAPACITY, json.load(file).get("n_positions", CAPACITY))
 
 
+def same_angles(case, row, length):
+    """Returns the indices of the answer's tokens that have the same RoPE in a
+    row of `length` tokens as when they were sampled: LongRoPE has other
+    frequencies for rows of more than the original length."""
+    with open(os.path.join(case, "model", "config.json")) as file:
+        config = json.load(file)
+    original = config.get("original_max_position_embeddings", length)
+    tokens, log_probs = row
+    return [at for at in range(len(tokens) - len(log_probs), len(tokens))
+            if (at > original) == (length > original)]
+
+
 def log_softmax(logits):
     shifted = logits.astype(np.float64) - logits.max()
     return shifted - np.log(np.exp(shifted).sum())
@@ -125,7 +137,7 @@ def check_sampling(engine, golden, count):
             for row in rows]
 
 
-def check_scores(engine, rows, errors):
+def check_scores(engine, case, rows, errors):
     """Scores of the rows as prompts must be those of the sampled answers."""
     scored = engine.generate([
         {"id": number, "input_ids": ids, "prompt_logprobs": True,
@@ -135,12 +147,13 @@ def check_scores(engine, rows, errors):
         if scores[0] is not None or [
                 score[0][0] for score in scores[1:]] != ids[1:]:
             raise Failure(f"row {number}: scores of other tokens")
-        got = [score[0][1] for score in scores[len(ids) - len(expected):]]
-        check(errors, "scores", np.abs(np.subtract(got, expected)).max(),
-              golden_case.LOGITS)
+        for at in same_angles(case, rows[number], len(ids)):
+            check(errors, "scores", abs(
+                scores[at][0][1] - expected[at - len(ids)]),
+                golden_case.LOGITS)
 
 
-def check_forward(program, case, rows, folder, environment, limit, errors):
+def check_forward(command, case, rows, folder, environment, limit, errors):
     """The training forward must give the rows' log-probabilities."""
     length = capacity_of(case)
     ids = np.zeros((1, len(rows), length), np.int32)
@@ -150,19 +163,18 @@ def check_forward(program, case, rows, folder, environment, limit, errors):
     data, dump = (os.path.join(folder, name) for name in ("rows", "dump"))
     safetensors_io.save(data + ".safetensors",
                         {"input_ids": ids, "labels": labels})
-    golden_case.run([*program, "--config", os.path.join(case, "train.yaml"),
-                     "--train-file", data + ".safetensors", "--max-steps", "1",
+    golden_case.run([*command, "--train-file", data + ".safetensors",
+                     "--max-steps", "1",
                      "--output-dir", os.path.join(folder, "out"),
                      "--overwrite-output-dir", "--dump", dump],
                     os.path.join(folder, "log"), environment)
     logits = safetensors_io.load(dump)["logits"].reshape(
         len(rows), length, -1)
     for number, (tokens, log_probs) in enumerate(rows):
-        for place in range(len(log_probs)):
-            at = len(tokens) - len(log_probs) + place
+        for at in same_angles(case, rows[number], len(tokens)):
             expected = log_softmax(logits[number, at - 1])[tokens[at]]
             check(errors, "log-probabilities",
-                  abs(log_probs[place] - expected), limit)
+                  abs(log_probs[at - len(tokens)] - expected), limit)
 
 
 def plain_adapter(case):
@@ -271,20 +283,21 @@ def run_case(name, arguments, folder):
         [tool("qloracc"), model, "--config", os.path.join(case, "train.yaml"),
          "--generation-batch", str(arguments.slots), "--generation-length",
          str(capacity_of(case)), "--prefill-chunk-size", str(arguments.chunk),
-         *(["--compute-dtype", "bfloat16"] if arguments.bf16 else []),
          *(goldens.cuda_flags() if is_cuda else []), *arguments.compile_flag],
         [tool("qlora-run"), "--base-cache", "none", *arguments.run_flag],
         log, environment)
-    golden_case.run(commands.compile + [
-        "-o", program, "--per-device-train-batch-size", str(count),
-        "--max-length", str(capacity_of(case))], log)
+    shape = ["--per-device-train-batch-size", str(count), "--max-length",
+             str(capacity_of(case))]
+    if arguments.bf16:
+        shape += ["--compute-dtype", "bfloat16"]
+    golden_case.run(commands.compile + ["-o", program, *shape], log)
     errors = {}
     for side, adapter in (("base", ""), ("adapter", None)):
-        command = commands.run(program)
+        command = commands.run(program) + [
+            "--config", os.path.join(case, "train.yaml"), *shape]
         if adapter is not None:
             command += ["--adapter-name-or-path", adapter]
-        engine = Engine([*command, "--generate", "--config",
-                         os.path.join(case, "train.yaml")], log, environment)
+        engine = Engine([*command, "--generate"], log, environment)
         vocabulary = engine.ready["ready"]["vocabulary"]
         if not arguments.bf16:
             answers = engine.generate(requests_of(golden, count, 24,
@@ -292,7 +305,7 @@ def run_case(name, arguments, folder):
             compare(golden, side, answers, count, errors)
         rows = check_sampling(engine, golden, count)
         if not arguments.bf16:
-            check_scores(engine, rows, errors)
+            check_scores(engine, case, rows, errors)
         engine.close()
         check_forward(command, case, rows, folder, environment,
                       LOG_PROBS_BF16 if arguments.bf16 else LOG_PROBS, errors)

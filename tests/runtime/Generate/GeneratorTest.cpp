@@ -298,7 +298,7 @@ TEST_F(GeneratorTest, ScoresPrompts) {
     one.logProbs = 1;
     add(one);
   }
-  add(request(7, {2, 5}, 12)); // runs beside them, in a slot that gets free
+  add(request(7, {2, 5}, 12)); // runs in the slot that gets free
   finish();
   EXPECT_EQ(answers[3], answerOf(prompt, 3));
   EXPECT_EQ(answers.count(0), 0u);
@@ -331,7 +331,7 @@ TEST_F(GeneratorTest, ScoresAPromptOfTheCapacity) {
   EXPECT_EQ(scores[0].size(), size_t(kCapacity));
 }
 
-/// The other rows go on.
+/// The other rows are answered.
 TEST_F(GeneratorTest, EndsARowWithoutFiniteLogits) {
   start();
   add(request(0, {kNanToken}, 5));

@@ -30,9 +30,9 @@ static constexpr const char *kNoAdapter = "none";
 
 static const OptionRow kAdapterOptions[] = {
     {"adapter", OptionType::kString, "", kRun, "Generate",
-     "PEFT adapter to use: a folder, or NAME=DIR; repeat it for several "
-     "adapters, of which a row chooses one by its name; none: the base alone; "
-     "empty: that of RUN_DIR, if it is one", "", kNoAdapter},
+     "PEFT adapter to use: a folder, or NAME=DIR; if repeated, each row names "
+     "the adapter that it uses; none: the base alone; empty: that of RUN_DIR, "
+     "if it is one", "", kNoAdapter},
 };
 
 // Numbers are passed to qlora-data only if they are given, because it reads

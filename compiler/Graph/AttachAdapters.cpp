@@ -156,9 +156,8 @@ int64_t AttachAdaptersPass::rankOf(StringRef module) const {
 }
 
 double AttachAdaptersPass::scaleOf(StringRef module) const {
-  const auto r = static_cast<double>(rankOf(module));
-  const double a = alphas.lookup(module.str()).value_or(alpha);
-  return rslora ? a / std::sqrt(r) : a / r;
+  return loraScale(alphas.lookup(module.str()).value_or(alpha), rankOf(module),
+                   rslora);
 }
 
 /// Replaces y by y + scale * B . narrow, where narrow is A x. Returns the

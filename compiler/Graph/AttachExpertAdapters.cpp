@@ -12,8 +12,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
@@ -115,8 +113,7 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
   Value y = product.getProduct(), offsets = product.getGroupOffsets();
   std::string path = product.getModule()->str();
   int64_t r = static_cast<int64_t>(ranks.lookup(path).value_or(rank));
-  double a = alphas.lookup(path).value_or(alpha);
-  double scale = rslora ? a / std::sqrt(double(r)) : a / double(r);
+  double scale = loraScale(alphas.lookup(path).value_or(alpha), r, rslora);
   int64_t groups = product.getGroups();
   RankedTensorType type = tensorOf(y);
   Location loc = product.getLoc();

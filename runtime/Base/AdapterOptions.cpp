@@ -80,6 +80,15 @@ static Status validateTargets(const Options &o) {
                          o.spelling("lora_target_modules"));
 }
 
+std::string_view beyondPlainLora(const Options &options) {
+  const Options initial;
+  for (const char *name : {"use_dora", "lora_bias", "bias", "modules_to_save",
+                           "target_parameters", "trainable_token_indices"})
+    if (options.value(name) != initial.value(name))
+      return name;
+  return {};
+}
+
 Status validateAdapter(const Options &o) {
   QLORA_RETURN_IF_ERROR(validateTargets(o));
   QLORA_RETURN_IF_ERROR(validateAlpha(o));

@@ -19,6 +19,10 @@ bool startsAtFactors(std::string_view init);
 /// base weight: PiSSA and OLoRA, but not LoftQ.
 bool leavesResidual(std::string_view init);
 
+/// Returns the first option by which an adapter is more than LoRA of modules,
+/// such as DoRA; empty if there is none.
+std::string_view beyondPlainLora(const Options &options);
+
 /// Refuses adapter options that PEFT cannot combine, and a lora_alpha of 0.
 Status validateAdapter(const Options &options);
 

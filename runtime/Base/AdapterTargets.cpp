@@ -183,6 +183,11 @@ bool qlora::isSavedModule(const std::string &path,
   });
 }
 
+double qlora::loraScale(double alpha, int64_t rank, bool rslora) {
+  const auto r = static_cast<double>(rank);
+  return rslora ? alpha / std::sqrt(r) : alpha / r;
+}
+
 bool ValuePatterns::parse(const std::string &json, std::string &error) {
   ordered_json value = parseJson(json);
   if (!value.is_object()) {

@@ -7,6 +7,7 @@
 #ifndef QLORA_RUNTIME_BASE_ADAPTERTARGETS_H
 #define QLORA_RUNTIME_BASE_ADAPTERTARGETS_H
 
+#include <cstdint>
 #include <optional>
 #include <regex>
 #include <set>
@@ -64,6 +65,10 @@ bool parseSavedModules(const std::string &json, std::vector<std::string> &names,
 /// one: such a module gets no adapter.
 bool isSavedModule(const std::string &path,
                    const std::vector<std::string> &names);
+
+/// Returns the factor of B A: alpha / rank, or for rsLoRA (Kalajdzievski, 2023)
+/// alpha / sqrt(rank).
+double loraScale(double alpha, int64_t rank, bool rslora);
 
 /// Rank or alpha patterns: {"q_proj": 4, "layers.0.*down": 16}.
 class ValuePatterns {

@@ -5,9 +5,9 @@
 #include "runtime/Session/AdapterChoice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
+#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/AdapterTargets.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Session/Adapter.h"
@@ -60,24 +60,17 @@ parseAdapters(std::span<const std::string> texts) {
 // Plain adapters
 //===----------------------------------------------------------------------===//
 
-static StatusOr<SafetensorsFile> openWeights(const std::string &folder) {
-  return SafetensorsFile::open(folder + "/" + kAdapterWeights);
-}
-
 /// Returns the options of an adapter folder, if they are those of plain LoRA.
 static StatusOr<Options> plainOptions(const std::string &folder) {
   QLORA_ASSIGN_OR_RETURN(const auto settings, adapterSettings(folder));
   Options options;
   QLORA_RETURN_IF_ERROR(options.applySettings(settings));
   QLORA_RETURN_IF_ERROR(checkAdapterOptions(folder, options));
-  const Options initial;
-  for (const char *name : {"use_dora", "lora_bias", "bias", "modules_to_save",
-                           "target_parameters", "trainable_token_indices"})
-    if (options.value(name) != initial.value(name))
-      return Status::invalid(
-          "'{}': {} is {}, but rows can choose only plain LoRA adapters. Fix: "
-          "use this adapter alone",
-          folder, name, dumpJson(options.value(name)));
+  if (const std::string_view name = beyondPlainLora(options); !name.empty())
+    return Status::invalid(
+        "'{}': {} is {}, but rows can choose only plain LoRA adapters. Fix: "
+        "use this adapter alone",
+        folder, name, dumpJson(options.value(name)));
   if (changesBase(folder))
     return Status::invalid("'{}': init_lora_weights changes the weights of the "
                            "base, which other adapters need unchanged. Fix: "
@@ -87,9 +80,12 @@ static StatusOr<Options> plainOptions(const std::string &folder) {
 }
 
 StatusOr<PlainAdapter> readPlainAdapter(const std::string &folder) {
-  PlainAdapter adapter;
-  QLORA_ASSIGN_OR_RETURN(adapter.options, plainOptions(folder));
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file, openWeights(folder));
+  QLORA_ASSIGN_OR_RETURN(Options options, plainOptions(folder));
+  QLORA_ASSIGN_OR_RETURN(
+      SafetensorsFile opened,
+      SafetensorsFile::open(folder + "/" + kAdapterWeights));
+  PlainAdapter adapter{std::move(options), std::move(opened)};
+  const SafetensorsFile &file = adapter.file;
   for (const SafetensorsTensor &tensor : file.tensors()) {
     std::string_view name = tensor.name;
     const bool isA = name.ends_with(kA);
@@ -122,10 +118,9 @@ StatusOr<PlainAdapter> readPlainAdapter(const std::string &folder) {
 namespace {
 /// An open adapter folder.
 struct OpenAdapter {
-  Options options;
-  SafetensorsFile file;
+  PlainAdapter plain;
   ValuePatterns alphas;
-  std::set<std::string, std::less<>> taken; ///< tensors of the program
+  std::set<std::string, std::less<>> taken = {}; ///< tensors of the program
 
   static StatusOr<OpenAdapter> open(const NamedAdapter &source);
   double scaleOf(std::string_view module, int64_t rank) const;
@@ -143,21 +138,19 @@ struct Matrix {
 
 StatusOr<OpenAdapter> OpenAdapter::open(const NamedAdapter &source) {
   QLORA_ASSIGN_OR_RETURN(PlainAdapter plain, readPlainAdapter(source.folder));
-  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, openWeights(source.folder));
-  OpenAdapter adapter{std::move(plain.options), std::move(file), {}, {}};
+  ValuePatterns alphas;
   std::string error;
-  if (!adapter.alphas.parse(
-          dumpJson(adapter.options.value("lora_alpha_pattern")), error))
+  if (!alphas.parse(dumpJson(plain.options.value("lora_alpha_pattern")),
+                    error))
     return Status::invalid("'{}': alpha_pattern: {}", source.folder, error);
-  return adapter;
+  return OpenAdapter{std::move(plain), std::move(alphas)};
 }
 
 /// `module`: path of the base's module, without PEFT's prefix.
 double OpenAdapter::scaleOf(std::string_view module, int64_t rank) const {
-  const double alpha = alphas.lookup(std::string(module))
-                           .value_or(options.number("lora_alpha"));
-  const auto r = static_cast<double>(rank);
-  return options.boolean("use_rslora") ? alpha / std::sqrt(r) : alpha / r;
+  return loraScale(alphas.lookup(std::string(module))
+                       .value_or(plain.options.number("lora_alpha")),
+                   rank, plain.options.boolean("use_rslora"));
 }
 
 static StatusOr<Matrix> readMatrix(const SafetensorsFile &file,
@@ -198,6 +191,7 @@ static Status checkShape(const SafetensorsFile &file,
 Status OpenAdapter::read(const LoadedModule &module,
                          const qlora_parameter &parameter, int64_t index,
                          std::span<float> out) {
+  const SafetensorsFile &file = plain.file;
   const SafetensorsTensor *tensor =
       findAdapterTensor(module, file, parameter);
   if (!tensor)
@@ -222,13 +216,13 @@ Status OpenAdapter::read(const LoadedModule &module,
 }
 
 Status OpenAdapter::checkAllTaken() const {
-  for (const SafetensorsTensor &tensor : file.tensors())
+  for (const SafetensorsTensor &tensor : plain.file.tensors())
     if (!taken.contains(tensor.name))
       return Status::invalid(
           "'{}': the program has no place for tensor '{}'. Fix: use an adapter "
           "of this base model, or compile with --lora-target-modules that "
           "names its module",
-          file.path(), tensor.name);
+          plain.file.path(), tensor.name);
   return Status::ok();
 }
 

@@ -19,6 +19,7 @@
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
@@ -34,10 +35,11 @@ parseAdapters(std::span<const std::string> texts);
 
 /// An adapter that a row can choose.
 struct PlainAdapter {
-  Options options;  ///< that adapter_config.json implies
+  Options options;      ///< that adapter_config.json implies
+  SafetensorsFile file; ///< its weights, of which only the header is read
   int64_t rank = 0; ///< the largest of all modules
   /// Last components of the names of its modules, such as "q_proj".
-  std::set<std::string> targets;
+  std::set<std::string> targets = {};
 };
 
 /// Reads an adapter folder, without its weights. Returns kInvalidArgument if it

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/Base/AdapterOptions.h"
+
 namespace qlora {
 
 /// Checks that a program for generation has rows, and nothing that only
@@ -59,13 +61,10 @@ Status fillAdapterChoice(const Options &o, CompileOptions &c) {
   if (c.trains)
     return Status::invalid("{} needs --entries generate; add that",
                            o.spelling("max_loras"));
-  for (const char *name :
-       {"use_dora", "lora_bias", "bias", "modules_to_save", "target_parameters",
-        "trainable_token_indices"})
-    if (o.value(name) != Options().value(name))
-      return Status::invalid("{} is for plain LoRA adapters of modules; remove "
-                             "{}, or --max-loras",
-                             o.spelling("max_loras"), o.spelling(name));
+  if (const std::string_view name = beyondPlainLora(o); !name.empty())
+    return Status::invalid("{} is for plain LoRA adapters of modules; remove "
+                           "{}, or --max-loras",
+                           o.spelling("max_loras"), o.spelling(name));
   c.lora.rank = o.integer("max_lora_rank");
   c.lora.alpha = static_cast<double>(c.lora.rank);
   c.lora.rankPattern = c.lora.alphaPattern = "{}";

@@ -4,6 +4,7 @@
 
 #include "runtime/Module/CompiledVariants.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -22,6 +23,13 @@ static PackingCosts costsOf(const LoadedModule &module,
   return {flops.others / length, flops.attention / (length * (length + 1) / 2)};
 }
 
+bool trains(const LoadedModule &module) {
+  return std::ranges::any_of(module.entries(), [](const qlora_entry &entry) {
+    return entry.kind == QLORA_ENTRY_ACCUMULATE_LAST ||
+           entry.kind == QLORA_ENTRY_UPDATE;
+  });
+}
+
 StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
   std::set<std::pair<int64_t, int64_t>> shapes; ///< batch, length
   for (const qlora_entry &entry : module.entries())
@@ -33,7 +41,7 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
          {QLORA_ENTRY_ACCUMULATE, QLORA_ENTRY_ACCUMULATE_LAST,
           QLORA_ENTRY_EVALUATE})
       isWhole = isWhole && module.entry(kind, batch, length);
-  if (shapes.empty() && !module.entry(QLORA_ENTRY_UPDATE))
+  if (!trains(module))
     return Status::invalid("'{}' was compiled with --entries generate and "
                            "does not train. Fix: add --generate, or compile "
                            "it with --entries both",

@@ -24,6 +24,9 @@ struct PackingCosts {
   }
 };
 
+/// Whether the program trains. Else it only generates.
+bool trains(const LoadedModule &module);
+
 /// The shapes of a program: batches of rows in several lengths, and token
 /// buckets of one sequence each. With batch 1, each length is also a bucket.
 /// of() returns kDataLoss if an entry of a variant is missing.

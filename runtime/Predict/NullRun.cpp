@@ -87,6 +87,7 @@ struct NullReport {
   std::vector<StepPrediction> low; ///< each prediction at a GPU's low rates
   std::vector<StepPrediction> scaling; ///< predictions for more ranks
   std::optional<CheckpointInterval> saving; ///< if machines can fail
+  bool trains; ///< false: the program only generates
 
   /// Returns the stage with the most planned memory.
   const StageCount &largest() const {
@@ -176,10 +177,12 @@ std::string NullReport::text() const {
     for (const EntryCount &count : stage.entries)
       text += countersText(count);
   }
-  text += fmt::format(
-      "\na step of {} ranks: {} micro-batches, {} collectives per rank\nevery "
-      "command and address is inside its arena\n",
-      ranks, microBatches * ranks / module.rowRanks(), collectives());
+  text += "\n";
+  if (trains)
+    text += fmt::format(
+        "a step of {} ranks: {} micro-batches, {} collectives per rank\n",
+        ranks, microBatches * ranks / module.rowRanks(), collectives());
+  text += "every command and address is inside its arena\n";
   for (size_t i = 0; i < predictions.size(); ++i)
     text += "\n" + predictionText(predictions[i], lowOf(i), *gpu);
   if (!scaling.empty())
@@ -289,6 +292,39 @@ static Status countStages(const LoadedModule &module, int ranks,
   return Status::ok();
 }
 
+/// Predicts a step of training, and each entry that generates.
+static StatusOr<std::vector<StepPrediction>>
+predictAll(const LoadedModule &module, const PredictionRequest &request) {
+  QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));
+  QLORA_ASSIGN_OR_RETURN(auto generated, predictGeneration(module, request));
+  std::ranges::move(generated, std::back_inserter(steps));
+  return steps;
+}
+
+/// Sets the report's predictions.
+static Status predict(const LoadedModule &module,
+                      const PredictionRequest &request, double machineHours,
+                      NullReport &report) {
+  QLORA_ASSIGN_OR_RETURN(report.predictions, predictAll(module, request));
+  if (!request.device.gpu)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(report.low, predictAll(module, lowRequest(request)));
+  if (!report.trains)
+    return Status::ok();
+  if (request.ranks > 1) {
+    QLORA_ASSIGN_OR_RETURN(report.scaling, predictScaling(module, request));
+  }
+  const auto isTraining = [](const StepPrediction &step) {
+    return step.entry == QLORA_ENTRY_UPDATE;
+  };
+  const auto longest = std::find_if(report.predictions.rbegin(),
+                                    report.predictions.rend(), isTraining);
+  if (machineHours > 0)
+    report.saving = checkpointInterval(
+        module, *longest, request.device.gpu->gpusPerNode, machineHours);
+  return Status::ok();
+}
+
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const DeviceChoice &choice,
@@ -297,29 +333,20 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   const int dataRanks = ranks / module.rowRanks();
   QLORA_RETURN_IF_ERROR(checkRanksOf(options, ranks, module.rowRanks()));
   QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
-  QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
+  if (trains(module))
+    QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,
                          accumulationSteps(options, dataRanks));
   const std::optional<DeviceProfile> &gpu = choice.gpu;
-  NullReport report{ranks, microBatches, {}, gpu, {}, {}, {}, {}};
+  NullReport report{ranks, microBatches, {}, gpu, {}, {}, {}, {},
+                    trains(module)};
   QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
   QLORA_RETURN_IF_ERROR(checkTransfers(module)); // needs checked commands
-  if (gpu) {
-    PredictionRequest request = {*gpu, ranks, report.microBatches};
-    request.disabledKernels = disabledKernels;
-    QLORA_ASSIGN_OR_RETURN(report.predictions, predictSteps(module, request));
-    if (gpu->gpu) {
-      QLORA_ASSIGN_OR_RETURN(report.low,
-                             predictSteps(module, lowRequest(request)));
-      if (ranks > 1) {
-        QLORA_ASSIGN_OR_RETURN(report.scaling, predictScaling(module, request));
-      }
-      if (choice.machineHours > 0)
-        report.saving =
-            checkpointInterval(module, report.predictions.back(),
-                               gpu->gpu->gpusPerNode, choice.machineHours);
-    }
-  }
+  if (gpu)
+    QLORA_RETURN_IF_ERROR(predict(
+        module, {*gpu, ranks, microBatches, QueueSharing::kSideBySide,
+                 disabledKernels},
+        choice.machineHours, report));
   return options.text("log_format") == "json" ? report.toJson() : report.text();
 }
 

@@ -91,13 +91,23 @@ static std::string tableText(const PartLines &lines) {
   return text + lines.line("step", &all, [](Step of) { return of.seconds; });
 }
 
+/// Formats what is predicted, such as "decode of 8 x 1 tokens".
+static std::string subject(const StepPrediction &step) {
+  if (step.entry == QLORA_ENTRY_UPDATE)
+    return fmt::format("step of {} x {} micro-batches of {} x {}",
+                       step.dataRanks, step.microBatches, step.batch,
+                       step.length);
+  return fmt::format("{} of {} x {} tokens", entryKindName(step.entry),
+                     step.batch, step.length);
+}
+
 std::string predictionText(const StepPrediction &step,
                            const StepPrediction *low,
                            const DeviceProfile &device) {
   std::string text = fmt::format(
-      "predicted, not measured: a step of {} x {} micro-batches of {} x {} on "
-      "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
-      step.dataRanks, step.microBatches, step.batch, step.length, device.cpu,
+      "predicted, not measured: a {} on {}\n"
+      "  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
+      subject(step), device.cpu,
       "part, per rank", "kernels", "TFLOP", "moved", "ms", "share",
       low ? fmt::format(" {:>9}", "ms, low") : "");
   if (step.stages > 1)
@@ -270,6 +280,8 @@ json predictionJson(const StepPrediction &step, const StepPrediction *low,
                  {"launch_seconds", step.launchSeconds},
                  {"overlapped_seconds", step.overlapped},
                  {"exposed_communication_seconds", step.exposedCommunication}};
+  if (step.entry != QLORA_ENTRY_UPDATE)
+    result["entry"] = entryKindName(step.entry);
   if (step.stages > 1)
     result["stage"] = step.stage;
   if (low) {

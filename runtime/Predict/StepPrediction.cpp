@@ -271,6 +271,35 @@ static Status checkRequest(const LoadedModule &module,
   return Status::ok();
 }
 
+namespace {
+/// An entry, and how often it runs in a step.
+struct EntryRuns {
+  const qlora_entry *entry;
+  int64_t times;
+};
+} // namespace
+
+/// Completes `step`, in which the entries run one after another.
+static StatusOr<StepPrediction> predictEntries(const LoadedModule &module,
+                                               const PredictionRequest &request,
+                                               std::span<const EntryRuns> runs,
+                                               StepPrediction step) {
+  step.ranks = request.ranks;
+  step.dataRanks = request.ranks / module.rowRanks();
+  step.stages = module.stages();
+  std::vector<StepWalk> walks;
+  for (int stage = 0; stage < module.stages(); ++stage)
+    walks.emplace_back(module.ofStage(stage), request, step);
+  for (const auto &[entry, times] : runs)
+    QLORA_RETURN_IF_ERROR(
+        addEntry(walks, module, *entry, times, request.sharing));
+  for (StepWalk &walk : walks)
+    if (StepPrediction of = walk.take();
+        of.stage == 0 || of.busySeconds() > step.busySeconds())
+      step = std::move(of);
+  return step;
+}
+
 static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
                                             const PredictionRequest &request,
                                             const qlora_entry &last) {
@@ -283,25 +312,12 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
     return Status::dataLoss("'{}' has no entry {}: there is no step to predict",
                             module.path(), update ? "accumulate" : "update");
   StepPrediction step;
-  step.ranks = request.ranks;
-  step.dataRanks = request.ranks / module.rowRanks();
-  step.stages = module.stages();
   step.microBatches = request.microBatches;
   step.batch = last.batch;
   step.length = last.length;
-  std::vector<StepWalk> walks;
-  for (int stage = 0; stage < module.stages(); ++stage)
-    walks.emplace_back(module.ofStage(stage), request, step);
-  const std::pair<const qlora_entry *, int64_t> entries[] = {
+  const EntryRuns runs[] = {
       {accumulate, request.microBatches - 1}, {&last, 1}, {update, 1}};
-  for (const auto &[entry, times] : entries)
-    QLORA_RETURN_IF_ERROR(
-        addEntry(walks, module, *entry, times, request.sharing));
-  for (StepWalk &walk : walks)
-    if (StepPrediction of = walk.take();
-        of.stage == 0 || of.busySeconds() > step.busySeconds())
-      step = std::move(of);
-  return step;
+  return predictEntries(module, request, runs, std::move(step));
 }
 
 StatusOr<std::vector<StepPrediction>>
@@ -319,6 +335,26 @@ predictSteps(const LoadedModule &module, const PredictionRequest &request) {
             [](const StepPrediction &a, const StepPrediction &b) {
               return a.length < b.length;
             });
+  return steps;
+}
+
+StatusOr<std::vector<StepPrediction>>
+predictGeneration(const LoadedModule &module,
+                  const PredictionRequest &request) {
+  QLORA_RETURN_IF_ERROR(checkRequest(module, request));
+  std::vector<StepPrediction> steps;
+  for (const qlora_entry &entry : module.entries()) {
+    if (entry.kind != QLORA_ENTRY_PREFILL && entry.kind != QLORA_ENTRY_DECODE)
+      continue;
+    StepPrediction step;
+    step.entry = static_cast<qlora_entry_kind>(entry.kind);
+    step.batch = entry.batch;
+    step.length = entry.length;
+    const EntryRuns once[] = {{&entry, 1}};
+    QLORA_ASSIGN_OR_RETURN(
+        step, predictEntries(module, request, once, std::move(step)));
+    steps.push_back(std::move(step));
+  }
   return steps;
 }
 

@@ -14,6 +14,8 @@
 // stages have reached it, and no stage begins the next entry before all have
 // ended. The result is for the stage with the most work; its waits for other
 // stages are exposed communication.
+//
+// In a program that generates, one run of PREFILL or DECODE counts as a step.
 
 #ifndef QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
 #define QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
@@ -54,6 +56,8 @@ struct PredictedCollective {
 
 /// The prediction of one step.
 struct StepPrediction {
+  /// The entry that is the whole step; QLORA_ENTRY_UPDATE: a step of training.
+  qlora_entry_kind entry = QLORA_ENTRY_UPDATE;
   int64_t ranks = 1, microBatches = 1;
   int64_t dataRanks = 1; ///< ranks with the same rows count as one
   int64_t stage = 0, stages = 1;
@@ -96,6 +100,11 @@ PredictionRequest lowRequest(PredictionRequest request);
 /// row. If the profile lacks RankLinks, all CPU ranks are on one machine.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
+
+/// Returns one prediction for each entry that generates, in the order of the
+/// module. Refuses what predictSteps() refuses.
+StatusOr<std::vector<StepPrediction>>
+predictGeneration(const LoadedModule &module, const PredictionRequest &request);
 
 /// Predicts the longest length's step on 1, 2, 4 ... meshes of the module, and
 /// on all ranks of the request. Micro-batches per rank stay the same.

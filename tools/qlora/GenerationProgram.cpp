@@ -1,32 +1,27 @@
 // SPDX-License-Identifier: MIT
 
-// Finds model, adapter and program, and the options of all commands that
-// generate.
+// The program, and the options of all commands that generate.
 
 #include "tools/qlora/GenerationProgram.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
-#include <set>
 
 #include "frontend/HfConfig.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/AdapterChoice.h"
 #include "runtime/Session/SessionRequest.h"
 #include "runtime/Watch/RunFolder.h"
+#include "tools/qlora/GenerationSource.h"
 #include "tools/qlora/HubCache.h"
 #include "tools/qlora/Train.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
-
-static constexpr const char *kNoAdapter = "none";
 
 static const OptionRow kAdapterOptions[] = {
     {"adapter", OptionType::kString, "", kRun, "Generate",
@@ -71,15 +66,6 @@ std::span<const OptionRow> adapterRows() { return kAdapterOptions; }
 
 std::span<const OptionRow> samplingRows() { return kSamplingOptions; }
 
-/// Returns the rows of a group, which are consecutive in the table.
-static std::span<const OptionRow> groupOf(std::span<const OptionRow> table,
-                                          std::string_view group) {
-  const auto isOf = [&](const OptionRow &row) { return row.group == group; };
-  const auto first = std::ranges::find_if(table, isOf);
-  const auto last = std::ranges::find_if_not(first, table.end(), isOf);
-  return {first, last};
-}
-
 static std::span<const OptionRow> onlyRow(std::span<const OptionRow> table,
                                           std::string_view name) {
   return {findOption(table, name), 1};
@@ -117,67 +103,6 @@ GenerationCommand::parse(std::span<const std::string> words, const Tool &tool,
   return command;
 }
 
-namespace {
-/// What generates: a program, or a model that is compiled with `defaults`.
-struct Source {
-  std::string program;
-  std::string model;        ///< folder or hub name; empty: that of the program
-  std::vector<NamedAdapter> adapters; ///< empty: none is named
-  bool isBaseOnly = false; ///< --adapter none
-  /// Whether each row chooses one of the adapters, which are plain LoRA. Else
-  /// there is at most one adapter.
-  bool isChoice = false;
-  std::vector<OptionSetting> defaults;
-
-  /// The folder of the first adapter; empty: none is named.
-  std::string adapter() const {
-    return adapters.empty() ? std::string() : adapters.front().folder;
-  }
-  bool usesAdapter() const { return !adapters.empty() && !isBaseOnly; }
-};
-} // namespace
-
-static bool hasFile(const std::string &folder, const char *name) {
-  std::error_code ignored;
-  return !folder.empty() && fs::exists(fs::path(folder) / name, ignored);
-}
-
-/// Returns all values of an option that may be repeated; an empty value resets
-/// nothing and is dropped.
-static std::vector<std::string>
-textsOf(std::span<const OptionSetting> settings, std::string_view option) {
-  std::vector<std::string> texts;
-  for (const OptionSetting &setting : settings)
-    if (setting.row->name == option && !setting.text.empty())
-      texts.push_back(setting.text);
-  return texts;
-}
-
-static OptionSetting settingOf(const char *name, const std::string &text) {
-  return {findOption(optionTable(), name), text, flagSpelling(name)};
-}
-
-/// Adds a run's model, if it is still there, its quantization, and its seed,
-/// on which initial factors of the base depend.
-static Status addRunSettings(const std::string &folder,
-                             std::vector<OptionSetting> &settings) {
-  const Options initial;
-  Options options;
-  QLORA_RETURN_IF_ERROR(options.applyYaml(folder + "/" + kSettingsFile));
-  const std::string model = options.text("model_name_or_path");
-  if (std::error_code ignored; fs::exists(model, ignored))
-    settings.insert(settings.begin(), settingOf("model_name_or_path", model));
-  settings.push_back(
-      settingOf("seed", fmt::to_string(options.integer("seed"))));
-  for (const OptionRow &row : groupOf(optionTable(), "Quantization"))
-    if (const auto &value = options.value(row.name);
-        value != initial.value(row.name))
-      settings.push_back(settingOf(row.name, value.is_string()
-                                                 ? value.get<std::string>()
-                                                 : dumpExact(value)));
-  return Status::ok();
-}
-
 /// Adds a default unless there is a setting for its option.
 static void addDefault(const OptionSetting &setting,
                        std::vector<OptionSetting> &settings) {
@@ -186,86 +111,8 @@ static void addDefault(const OptionSetting &setting,
     settings.push_back(setting);
 }
 
-/// Returns the options of adapters that rows choose. The rank is rounded up, so
-/// that similar adapters share a program.
-static std::vector<OptionSetting>
-choiceSettings(std::span<const PlainAdapter> plain) {
-  constexpr uint64_t kLeastRank = 8;
-  uint64_t rank = kLeastRank;
-  std::set<std::string> targets;
-  for (const PlainAdapter &adapter : plain) {
-    rank = std::max(rank, std::bit_ceil(static_cast<uint64_t>(adapter.rank)));
-    targets.insert(adapter.targets.begin(), adapter.targets.end());
-  }
-  return {settingOf("max_loras", fmt::to_string(plain.size())),
-          settingOf("max_lora_rank", fmt::to_string(rank)),
-          settingOf("lora_target_modules",
-                    dumpExact(nlohmann::ordered_json(targets)))};
-}
-
-/// Sets the defaults for the adapters: a program in which rows choose one, or
-/// if the only adapter is no plain LoRA, a program for that adapter.
-static Status addAdapterSettings(Source &source) {
-  QLORA_ASSIGN_OR_RETURN(source.defaults, adapterSettings(source.adapter()));
-  std::vector<PlainAdapter> plain;
-  for (const NamedAdapter &adapter : source.adapters) {
-    auto read = readPlainAdapter(adapter.folder);
-    if (!read.isOk() && source.adapters.size() > 1)
-      return read.status();
-    if (!read.isOk())
-      return Status::ok();
-    plain.push_back(std::move(*read));
-  }
-  source.isChoice = true;
-  std::erase_if(source.defaults, [](const OptionSetting &setting) {
-    return setting.row->name != std::string_view("model_name_or_path");
-  });
-  std::ranges::move(choiceSettings(plain), std::back_inserter(source.defaults));
-  return Status::ok();
-}
-
-/// Resolves the first argument and the values of --adapter.
-static StatusOr<Source> findSource(const std::string &word,
-                                   const std::vector<std::string> &adapters) {
-  Source source;
-  source.isBaseOnly =
-      std::ranges::find(adapters, kNoAdapter) != adapters.end();
-  if (source.isBaseOnly && adapters.size() > 1)
-    return Status::invalid("--adapter none conflicts with other adapters. Fix: "
-                           "remove it; a row with \"adapter\": null uses the "
-                           "base alone");
-  std::vector<std::string> named = adapters;
-  if (source.isBaseOnly)
-    named.clear();
-  if (word.ends_with(".so"))
-    source.program = word;
-  else if (!hasFile(word, "adapter_config.json"))
-    source.model = word;
-  else if (named.empty())
-    named.push_back(word);
-  if (hasFile(source.model, kSettingsFile) &&
-      !hasFile(source.model, "config.json"))
-    return Status::invalid("'{}' has no adapter, because its run has not "
-                           "ended. Fix: name one of its checkpoint folders",
-                           word);
-  QLORA_ASSIGN_OR_RETURN(source.adapters, parseAdapters(named));
-  // A run that trained all weights wrote a model.
-  const std::string run =
-      source.adapters.empty() ? source.model : source.adapter();
-  if (!source.adapters.empty())
-    QLORA_RETURN_IF_ERROR(addAdapterSettings(source));
-  if (hasFile(run, kSettingsFile))
-    QLORA_RETURN_IF_ERROR(addRunSettings(run, source.defaults));
-  // Some initial adapters change the base.
-  if (source.isBaseOnly)
-    std::erase_if(source.defaults, [](const OptionSetting &setting) {
-      return setting.row->name == std::string_view("init_lora_weights");
-    });
-  return source;
-}
-
 /// Completes the settings to compile a program that generates.
-static Status addCompileSettings(const Source &source,
+static Status addCompileSettings(const GenerationSource &source,
                                  std::vector<OptionSetting> &settings) {
   if (!source.model.empty())
     settings.push_back(settingOf("model_name_or_path", source.model));
@@ -320,7 +167,7 @@ static StatusOr<Options> programOptions(const std::string &program,
 
 /// Resolves what compiles or runs the program. Sets `options` to the program's.
 static StatusOr<Configuration> configureProgram(const CommandLine &line,
-                                                const Source &source,
+                                                const GenerationSource &source,
                                                 Options &options) {
   CommandLine compiled = line;
   compiled.rest.clear();
@@ -350,7 +197,7 @@ static StatusOr<Configuration> configureProgram(const CommandLine &line,
 
 /// Returns qlora-run's command line.
 static StatusOr<std::vector<std::string>>
-engineWords(const std::string &program, const Source &source,
+engineWords(const std::string &program, const GenerationSource &source,
             const Configuration &configuration) {
   QLORA_ASSIGN_OR_RETURN(std::string engine, findTool("qlora-run"));
   std::vector<std::string> words = {std::move(engine), program, "--generate"};
@@ -368,7 +215,7 @@ engineWords(const std::string &program, const Source &source,
 /// Returns qlora-data's flags. `options`: those of the program.
 static std::vector<std::string> dataFlags(const GenerationCommand &command,
                                           const Options &options,
-                                          const Source &source) {
+                                          const GenerationSource &source) {
   std::vector<std::string> flags = {
       "--model=" + options.text("model_name_or_path"),
       fmt::format("--seed={}", command.run.integer("seed"))};
@@ -391,9 +238,8 @@ static std::vector<std::string> dataFlags(const GenerationCommand &command,
 StatusOr<GenerationProgram>
 findGenerationProgram(const GenerationCommand &command) {
   QLORA_ASSIGN_OR_RETURN(
-      const Source source,
-      findSource(command.line.rest[0],
-                 textsOf(command.line.settings, "adapter")));
+      const GenerationSource source,
+      findSource(command.line.rest[0], command.line.settings));
   GenerationProgram program;
   QLORA_ASSIGN_OR_RETURN(
       const Configuration configuration,

@@ -9,11 +9,14 @@
     delay      seconds before each token (default 0)
     tokens     number of tokens after which it dies (default: never)
     log        file that gets all requests, one a line
+    gpu_logs   whether each process has a log, LOG.GPU (default false)
+    dies_on    GPU of the only process that dies (default: all of them)
 
 Rows run at the same time, and the newest row gets its token first.
 """
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -26,14 +29,21 @@ class FakeEngine:
         self.answers = script["answers"]
         self.waiting, self.running = [], {}
         self.sent = 0
+        self.gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.log = script.get("log")
+        if script.get("gpu_logs"):
+            self.log += f".{self.gpu}"
+        self.last = script.get("tokens")
+        if script.get("dies_on", self.gpu) != self.gpu:
+            self.last = None
 
     def write(self, value):
         print(json.dumps(value), flush=True)
 
     def take(self, line):
         """Reads a request."""
-        if "log" in self.script:
-            with open(self.script["log"], "a", encoding="utf-8") as file:
+        if self.log:
+            with open(self.log, "a", encoding="utf-8") as file:
                 file.write(line)
         request = json.loads(line)
         if "cancel" in request:
@@ -59,7 +69,7 @@ class FakeEngine:
             self.send(*self.running[number])
 
     def send(self, request, tokens):
-        if self.sent == self.script.get("tokens"):
+        if self.sent == self.last:
             print("qlora-run: error: the fake engine dies", file=sys.stderr)
             sys.exit(3)
         time.sleep(self.script.get("delay", 0))
@@ -81,7 +91,7 @@ class FakeEngine:
     def run(self):
         self.write({"ready": {"slots": self.script.get("slots", 2),
                               "capacity": self.capacity(),
-                              "vocabulary": 999}})
+                              "vocabulary": 999, "adapters": []}})
         lines = queue.Queue()
 
         def read():

@@ -98,11 +98,12 @@ class AnsweredRows:
 
 
 def answer_file(path: str, output: str | None, prompts: Prompts,
-                sampling: Sampling, command: list[str]) -> None:
-    """Answers the rows of `path`. Appends to `output`, or prints."""
+                sampling: Sampling, command: list[str], ranks: int) -> None:
+    """Answers the rows of `path` on several ranks. Appends to `output`, or
+    prints."""
     done, broken, size = _finished(output) if output else (0, 0, 0)
     rows = AnsweredRows(path, prompts, sampling)
-    with _opened(output, size) as file, Engine(command) as engine:
+    with _opened(output, size) as file, Engine(command, ranks) as engine:
         for result in rows.results(engine, done):
             _write(file, output, result)
             done += 1

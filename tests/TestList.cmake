@@ -49,6 +49,9 @@ endfunction()
 
 # ------------------------------------------------------- programs in Python
 unit_tests(qlora-data quick 3)
+set(rouge_pairs ${CMAKE_CURRENT_SOURCE_DIR}/tools/qlora-data/rouge_pairs.py)
+test_case(rouge-pairs quick 6 ${Python3_EXECUTABLE} ${rouge_pairs})
+test_case(rouge-pairs-many full 60 ${Python3_EXECUTABLE} ${rouge_pairs} 10000)
 unit_tests(qlora quick 5)
 
 # --------------------------------------------- golden cases, one by one (CPU)

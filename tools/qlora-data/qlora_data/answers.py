@@ -4,18 +4,14 @@ rows. Lines of an earlier, interrupted run are kept, and their rows skipped."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import BinaryIO
 
 from .decoding import Answer
 from .engine import Engine
-from .errors import DataError, unreadable, unwritable
+from .errors import DataError
 from .prompts import ModelError, Prompts, adapter_of_row, ids_of_row
+from .results import earlier_results, opened, write_result
 from .sampling import Sampling
 from .sources import SourceRow, batches, data_files
 
@@ -101,11 +97,14 @@ def answer_file(path: str, output: str | None, prompts: Prompts,
                 sampling: Sampling, command: list[str], ranks: int) -> None:
     """Answers the rows of `path` on several ranks. Appends to `output`, or
     prints."""
-    done, broken, size = _finished(output) if output else (0, 0, 0)
+    done = broken = size = 0
+    for result, size in earlier_results(output) if output else ():
+        done += 1
+        broken += "error" in result
     rows = AnsweredRows(path, prompts, sampling)
-    with _opened(output, size) as file, Engine(command, ranks) as engine:
+    with opened(output, size) as file, Engine(command, ranks) as engine:
         for result in rows.results(engine, done):
-            _write(file, output, result)
+            write_result(file, output, result)
             done += 1
             broken += "error" in result
     if not done:
@@ -114,67 +113,3 @@ def answer_file(path: str, output: str | None, prompts: Prompts,
     if broken:
         raise DataError(f"{broken} of {done} rows have no answer",
                         "see their 'error' in the output", path)
-
-
-def _finished(path: str) -> tuple[int, int, int]:
-    """Returns how many rows have a result in the file, how many of these have
-    an error, and the bytes of these lines. An incomplete last line, of a run
-    that was killed, does not count."""
-    count = broken = size = 0
-    try:
-        with open(path, "rb") as file:
-            for line in file:
-                is_broken = _has_error(line, count, path)
-                if not line.endswith(b"\n"):
-                    break
-                broken += is_broken
-                count += 1
-                size += len(line)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return count, broken, size
-
-
-def _has_error(line: bytes, index: int, path: str) -> bool:
-    """Returns whether the result of row `index` is an error. Checks that its
-    line is a result: other files must not be changed."""
-    begin = json.dumps({"index": index})[:-1].encode()
-    try:
-        if line.startswith(begin + b",") or begin.startswith(line):
-            return line.endswith(b"\n") and "error" in json.loads(line)
-    except ValueError:
-        pass
-    raise DataError(f"is not the result of row {index}, so answers cannot be "
-                    "added", "name another --output", f"{path}:{index + 1}")
-
-
-@contextlib.contextmanager
-def _opened(path: str | None, size: int) -> Iterator[BinaryIO]:
-    """Opens the output at `size` bytes, and removes what follows."""
-    if not path:
-        yield sys.stdout.buffer
-        return
-    try:
-        file = open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb")
-        if os.fstat(file.fileno()).st_size > size:
-            file.truncate(size)
-        file.seek(size)
-    except OSError as error:
-        raise unwritable(path, error) from None
-    with file:
-        yield file
-
-
-def _write(file: BinaryIO, path: str | None, result: dict) -> None:
-    # Cells of Parquet tables may have types that JSON lacks, such as dates.
-    text = json.dumps(result, ensure_ascii=False, default=str) + "\n"
-    try:
-        # A lone surrogate becomes its escape, which JSON has too.
-        file.write(text.encode("utf-8", "backslashreplace"))
-        file.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unwritable(path or "standard output", error) from None

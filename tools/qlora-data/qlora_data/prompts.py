@@ -150,12 +150,16 @@ class Prompts:
         return encoding
 
 
+def is_token_ids(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(number, int) and not isinstance(number, bool)
+        and 0 <= number <= _MAX_ID for number in value)
+
+
 def ids_of_row(row: dict) -> list[int]:
     """Returns the row's own input_ids."""
     ids = row["input_ids"]
-    if not isinstance(ids, list) or not all(
-            isinstance(number, int) and not isinstance(number, bool)
-            and 0 <= number <= _MAX_ID for number in ids):
+    if not is_token_ids(ids):
         raise DataError("'input_ids' expects a list of token ids",
                         "fix 'input_ids'")
     if not ids:

@@ -35,8 +35,7 @@ class Sampling:
 
 
 def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
-    path = os.path.join(files.folder, "generation_config.json")
-    config = read_object(path)
+    path, config = _generation_config(files)
     options = {"logprobs": args.logprobs}
     for name in _NUMBERS:
         value = getattr(args, name)
@@ -47,17 +46,26 @@ def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
     if args.temperature is None:
         options["temperature"] = (options.get("temperature", 1)
                                   if config.get("do_sample") is True else 0)
-    text_config = files.model_config.get("text_config")
-    sources = (config, files.model_config,
-               text_config if isinstance(text_config, dict) else {})
-    ends = [number for source in sources
-            for number in _ids(source.get("eos_token_id"))]
     stops = config.get("stop_strings")
     stops = [stops] if isinstance(stops, str) else stops or []
-    return Sampling(options, args.seed, ends,
+    return Sampling(options, args.seed, end_tokens_of(files),
                     (*args.stop, *(stop for stop in stops
                                    if isinstance(stop, str) and stop)),
                     args.ignore_eos)
+
+
+def _generation_config(files: ModelFiles) -> tuple[str, dict]:
+    path = os.path.join(files.folder, "generation_config.json")
+    return path, read_object(path)
+
+
+def end_tokens_of(files: ModelFiles) -> list[int]:
+    """Returns each eos_token_id of the model's files."""
+    text_config = files.model_config.get("text_config")
+    sources = (_generation_config(files)[1], files.model_config,
+               text_config if isinstance(text_config, dict) else {})
+    return [number for source in sources
+            for number in _ids(source.get("eos_token_id"))]
 
 
 def _number(config: dict, name: str, path: str) -> int | float | None:

@@ -22,7 +22,8 @@ using nlohmann::ordered_json;
 
 /// Program options that change only memory use and the grouping of
 /// computations. Results differ only by rounding. If max_length cuts rows, the
-/// digest of the data differs too; rows per step are compared separately.
+/// digest of the data differs too; if it changes how rows are packed,
+/// compareOptions() refuses it. Rows per step are compared separately.
 static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "host_memory_limit",      "offload",
@@ -154,6 +155,14 @@ static ordered_json meaningOf(const OptionRow &row,
   return {};
 }
 
+/// Whether a change of the option leaves all results the same up to rounding.
+static bool changesOnlyPlan(std::string_view option, const ordered_json &own) {
+  // --packing fills sequences of max_length tokens.
+  if (option == "max_length" && own.value("packing", false))
+    return false;
+  return decidesPlanAlone(option);
+}
+
 static Status compareOptions(const std::string &checkpoint,
                              const ordered_json &before,
                              const ordered_json &own,
@@ -162,7 +171,7 @@ static Status compareOptions(const std::string &checkpoint,
     const ordered_json earlier = meaningOf(row, before);
     const ordered_json now = meaningOf(row, own);
     if (earlier.is_null() || now.is_null() || earlier == now ||
-        decidesPlanAlone(row.name) || isOneOf(row.name, kNoPart))
+        changesOnlyPlan(row.name, own) || isOneOf(row.name, kNoPart))
       continue;
     const std::string flag = flagSpelling(row.name);
     if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))

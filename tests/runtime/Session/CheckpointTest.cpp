@@ -92,13 +92,12 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
                                                "adapter_model.safetensors"));
 }
 
-/// Returns the error (without its advice) for resuming with loss_type `own`
+/// Returns the error (without its advice) for resuming with the options `own`
 /// from a checkpoint with `before`.
-static std::string lossAfter(const char *rl, const char *before,
-                             const char *own) {
-  const auto facts = [&](const char *lossType) {
-    nlohmann::ordered_json all = {
-        {"options", {{"rl", rl}, {"loss_type", lossType}}}};
+static std::string afterOptions(const nlohmann::ordered_json &before,
+                                const nlohmann::ordered_json &own) {
+  const auto facts = [](const nlohmann::ordered_json &options) {
+    nlohmann::ordered_json all = {{"options", options}};
     for (const char *key : {"model", "data", "rows_per_step", "program",
                             "backend", "ranks", "threads"})
       all[key] = 1;
@@ -109,6 +108,21 @@ static std::string lossAfter(const char *rl, const char *before,
       compareMetadata("c", facts(before), facts(own), remarks).message();
   EXPECT_TRUE(remarks.empty());
   return message.substr(0, message.find(". Fix"));
+}
+
+static std::string lossAfter(const char *rl, const char *before,
+                             const char *own) {
+  return afterOptions({{"rl", rl}, {"loss_type", before}},
+                      {{"rl", rl}, {"loss_type", own}});
+}
+
+TEST(CheckpointMetadata, PackedRowsDependOnTheLength) {
+  for (const bool packing : {false, true})
+    EXPECT_EQ(afterOptions({{"packing", packing}, {"max_length", 64}},
+                           {{"packing", packing}, {"max_length", 128}}),
+              packing ? "'c' cannot be resumed: its --max-length is 64, but "
+                        "this run's is 128"
+                      : "");
 }
 
 TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {

@@ -23,6 +23,8 @@ micro-batch, T the length. Frozen bases are in NF4 with double quantization.
 
 Also checks:
 
+* A program that only generates holds 8 rows of 32,768 tokens of the 8B: the
+  base, and 4 GiB of keys and values per row. It is predicted on an H200.
 * With cp and fsdp, H200s wait for other ranks in less than 3 % of a step.
 * Offloaded activations cost an H100 no waiting.
 * With an offloaded base, GPU memory is full. A step takes about as long as its
@@ -151,6 +153,34 @@ def long_context(tools, folder):
     again = [op["times"]
              for op in report["rematerialize"]["steps"][0]["recomputed"]]
     assert max(again) == 2, "no op is recomputed for two blocks"
+
+
+def generation(tools, folder):
+    """An 8B that answers 8 rows of 32,768 tokens."""
+    module, path = (os.path.join(folder, name) for name in ("g.so", "g.json"))
+    rows, length = 8, 32768
+    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+         "--plan-report", path, "--entries", "generate", "--generation-batch",
+         str(rows), "--generation-length", str(length), "--max-loras", "2",
+         "--max-lora-rank", "16", *BASE)
+    arenas = read(path)["arenas"]
+    assert arenas["cache"] == 2 * LAYERS * rows * length * KV * 2, arenas
+    assert arenas["activations"] < GIB, arenas
+    text = call(f"{tools}/qlora-run", module, "--device", "null")
+    assert "decode 8 x 1" in text and "a step of" not in text, text
+    said = json.loads(call(f"{tools}/qlora-run", module, "--simulate", "h200",
+                           "--log-format", "json"))
+    steps = {step["entry"]: step for step in said["predictions"]}
+    assert list(steps) == ["prefill", "decode"], list(steps)
+    decode = steps["decode"]
+    assert (decode["batch"], decode["length"]) == (rows, 1), decode
+    # A decode reads the base once and half of the cache.
+    least = arenas["frozen"] - 2 * VOCABULARY * HIDDEN + arenas["cache"] / 2
+    assert decode["total"]["bytes"] > least, (decode["total"], least)
+    text = call(f"{tools}/qlora-run", module, "--simulate", "h200")
+    assert "predicted, not measured: a decode of 8 x 1 tokens on" in text, text
+    print(f"ok   generation: plan {sum(arenas.values()) / GIB:.1f} GiB, "
+          f"decode {decode['tokens_per_second']:.0f} tokens/s")
 
 
 def saved_on_the_host(tools, folder):
@@ -431,7 +461,7 @@ def main():
     options = parser.parse_args()
     tools = os.path.abspath(options.tools)
     checks = {check.__name__: check for check in (
-        tightest_8b, long_context, saved_on_the_host, shared_context,
+        tightest_8b, long_context, generation, saved_on_the_host, shared_context,
         head_chunks, auto_limit, in_pieces, trained_whole, chosen_layouts)}
     failures = 0
     with tempfile.TemporaryDirectory() as folder:

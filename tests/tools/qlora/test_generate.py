@@ -102,6 +102,39 @@ class DryRunTest(CommandTest):
                 self.assertIn(message, done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1)
 
+    def run_folder(self, name, base, **settings):
+        return self.folder_with(
+            name, adapter_config__json=json.dumps(
+                {"base_model_name_or_path": base, "target_modules": ["q_proj"]}),
+            config__resolved__yaml=json.dumps(settings))
+
+    def test_runs_with_bases_that_differ(self):
+        four = self.run_folder("four", MODEL, load_in_4bit=True)
+        eight = self.run_folder("eight", MODEL, load_in_8bit=True)
+        again = self.run_folder("again", MODEL, load_in_4bit=True)
+        done = self.run_qlora("generate", four, "a", "--adapter", four,
+                              "--adapter", eight, code=1)
+        self.assertIn(f"'{four}' was trained with --load-in-4bit true, but "
+                      f"'{eight}' with --load-in-4bit false", done.stderr)
+        # An option that is given applies to both.
+        for words in (["--adapter", eight, "--load-in-8bit=false",
+                       "--load-in-4bit=true"], ["--adapter", again]):
+            self.run_qlora("generate", MODEL, "a", "--adapter", four, *words,
+                           "--dry-run")
+
+    def test_the_base_of_a_run_with_an_adapter_of_another_model(self):
+        run = self.run_folder("run", MODEL, load_in_4bit=True)
+        foreign = self.folder_with("foreign", adapter_config__json=json.dumps(
+            {"base_model_name_or_path": "org/other", "r": 4,
+             "target_modules": ["q_proj"]}))
+        done = self.run_qlora("generate", run, "a", "--adapter", foreign,
+                              "--dry-run")
+        self.assertIn(f"warning: '{foreign}' was trained on 'org/other', but "
+                      f"is used with '{MODEL}'", done.stderr)
+        self.assertIn("--load-in-4bit=true", done.stdout)
+        self.assertIn("--adapter=foreign=" + foreign, done.stdout)
+        self.assertNotIn(f"run={run}", done.stdout)
+
     def test_the_adapters_chat_template(self):
         folder = self.folder_with(
             "peft", chat_template__jinja="x", adapter_config__json=json.dumps(

@@ -8,6 +8,7 @@ The command after `--` is the engine (engine.py)."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from .answers import answer_file
@@ -21,23 +22,16 @@ from .prompts import Prompts
 from .sampling import Sampling, sampling_of
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="qlora-data generate", allow_abbrev=False,
+def answering_parser(name: str, description: str) -> Parser:
+    """Returns a parser with the flags of all commands that answer."""
+    parser = Parser(prog=f"qlora-data {name}", allow_abbrev=False,
                     usage="%(prog)s --model DIR [options] -- ENGINE ...",
-                    description="Answers prompts. qlora generate calls it.")
+                    description=description)
     add = parser.add_argument
     add("--model", required=True, metavar="DIR",
         help="folder with tokenizer and generation_config.json")
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's")
-    add("--prompt", metavar="TEXT",
-        help="prompt (default, without --input: standard input)")
-    add("--input", metavar="PATH", help="rows to answer")
-    add("--output", metavar="FILE", help="JSONL file for the answers of rows; "
-        "rows that it has already are skipped (default: standard output)")
-    add("--ranks", type=positive, default=1, metavar="N",
-        help="start N engines, which share the rows of --input; each sees one "
-        "GPU of CUDA_VISIBLE_DEVICES (default: 1)")
     add("--system", metavar="TEXT", help="system message")
     add("--stop", action="append", default=[], metavar="TEXT",
         help="end an answer before this text, repeatable")
@@ -49,11 +43,40 @@ def _parser() -> Parser:
     add("--repetition-penalty", type=float, metavar="X")
     add("--presence-penalty", type=float, metavar="X")
     add("--seed", type=int, default=0, metavar="N")
-    add("--logprobs", type=int, default=0, metavar="N",
-        help="add log-probabilities of the likeliest N tokens of each step")
     add("--ignore-eos", action="store_true",
         help="do not end an answer at an end token")
     return parser
+
+
+def _parser() -> Parser:
+    parser = answering_parser("generate",
+                              "Answers prompts. qlora generate calls it.")
+    add = parser.add_argument
+    add("--prompt", metavar="TEXT",
+        help="prompt (default, without --input: standard input)")
+    add("--input", metavar="PATH", help="rows to answer")
+    add("--output", metavar="FILE", help="JSONL file for the answers of rows; "
+        "rows that it has already are skipped (default: standard output)")
+    add("--ranks", type=positive, default=1, metavar="N",
+        help="start N engines, which share the rows of --input; each sees one "
+        "GPU of CUDA_VISIBLE_DEVICES (default: 1)")
+    add("--logprobs", type=int, default=0, metavar="N",
+        help="add log-probabilities of the likeliest N tokens of each step")
+    return parser
+
+
+def parse_with_engine(parser: Parser, arguments: list[str]
+                      ) -> tuple[argparse.Namespace, list[str]]:
+    """Returns the flags, and the engine's command. `arguments` begin with the
+    name of the command."""
+    own, command = arguments[1:], []
+    if "--" in own:
+        end = own.index("--")
+        own, command = own[:end], own[end + 1:]
+    args = parser.parse_args(own)
+    if not command:
+        parser.error("expects the command of an engine after --")
+    return args, command
 
 
 def _read_prompt() -> str:
@@ -89,14 +112,8 @@ def _answer_prompt(text: str, prompts: Prompts, sampling: Sampling,
 
 def generate(arguments: list[str]) -> None:
     """Runs the command. `arguments` begin with its name."""
-    own, command = arguments[1:], []
-    if "--" in own:
-        end = own.index("--")
-        own, command = own[:end], own[end + 1:]
     parser = _parser()
-    args = parser.parse_args(own)
-    if not command:
-        parser.error("expects the command of an engine after --")
+    args, command = parse_with_engine(parser, arguments)
     if args.ranks > 1 and args.input is None:
         parser.error("--ranks needs --input: one rank answers a prompt")
     missing = None

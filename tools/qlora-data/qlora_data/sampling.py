@@ -5,6 +5,7 @@ what generation_config.json and config.json of the model say otherwise."""
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from dataclasses import dataclass
 
@@ -12,9 +13,46 @@ from .errors import DataError
 from .jsonl import kind
 from .model_files import ModelFiles, read_object
 
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a request. `default`: its value if the request lacks it."""
+    default: int | float | str
+    least: float
+    most: float
+    excludes_least: bool = False
+
+    def parsed(self, text: str) -> int | float | None:
+        """Returns the number, or None if it is no number or not allowed."""
+        try:
+            value = (float if isinstance(self.default, float) else int)(text)
+        except ValueError:
+            return None
+        is_allowed = (self.least <= value <= self.most
+                      and not (self.excludes_least and value == self.least))
+        return value if is_allowed and math.isfinite(value) else None
+
+    @property
+    def range(self) -> str:
+        what = "a number" if isinstance(self.default, float) \
+            else "a whole number"
+        what += f" above {self.least:g}" if self.excludes_least \
+            else f" of at least {self.least:g}"
+        if math.isfinite(self.most):
+            what += f" and at most {self.most:.16g}"
+        return what
+
+
 # Names of requests to the engine, of options and of generation_config.json.
-_NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p",
-            "repetition_penalty", "presence_penalty")
+NUMBERS = {
+    "max_new_tokens": Number("auto", 1, 1 << 24),
+    "temperature": Number(0.0, 0, math.inf),
+    "top_k": Number(0, 0, 1 << 30),
+    "top_p": Number(1.0, 0, 1, excludes_least=True),
+    "min_p": Number(0.0, 0, 1),
+    "repetition_penalty": Number(1.0, 0, math.inf, excludes_least=True),
+    "presence_penalty": Number(0.0, -100, 100),
+}
 
 
 @dataclass
@@ -37,7 +75,7 @@ class Sampling:
 def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
     path, config = _generation_config(files)
     options = {"logprobs": args.logprobs}
-    for name in _NUMBERS:
+    for name in NUMBERS:
         value = getattr(args, name)
         if value is None:
             value = _number(config, name, path)

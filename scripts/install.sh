@@ -3,12 +3,12 @@
 
 # install.sh [--tests]: installs missing Debian packages, and a Python
 # environment in .venv. qlora-data finds the environment automatically. It needs
-# tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy and
-# ortools. --tests also installs software for single tests: packaging tools
-# (dpkg-dev, file, help2man, auditwheel), launchers (torchrun, mpirun, Slurm),
-# network namespaces (iproute2, nftables), PEFT, transformers, TensorBoard,
-# rouge-score, a browser (Chromium), NVML's header, NVIDIA's disassembler, and
-# nvcc if the machine has none.
+# tokenizers, jinja2, for Parquet and zstd pyarrow, and for qlora serve aiohttp.
+# Tests need numpy and ortools. --tests also installs software for single tests:
+# packaging tools (dpkg-dev, file, help2man, auditwheel), launchers (torchrun,
+# mpirun, Slurm), network namespaces (iproute2, nftables), PEFT, transformers,
+# TensorBoard, rouge-score, a browser (Chromium), NVML's header, NVIDIA's
+# disassembler, and nvcc if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,11 +37,11 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, numpy, ortools' \
-  2>/dev/null; then
-  echo "installing tokenizers jinja2 pyarrow numpy ortools into .venv"
+if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, aiohttp
+import numpy, ortools' 2>/dev/null; then
+  echo "installing tokenizers jinja2 pyarrow aiohttp numpy ortools into .venv"
   /usr/bin/python3 -m venv .venv
-  .venv/bin/pip install -q tokenizers jinja2 pyarrow numpy ortools
+  .venv/bin/pip install -q tokenizers jinja2 pyarrow aiohttp numpy ortools
 fi
 
 [ "${1:-}" = --tests ] || exit 0

@@ -224,7 +224,8 @@ StatusOr<int> GenerationSession::run() {
               {{"slots", generator.slotCount()},
                {"capacity", generator.capacity()},
                {"vocabulary", generator.vocabulary()},
-               {"adapters", adapters.names}}}}));
+               {"adapters", adapters.names},
+               {"base", adapters.isChoice || adapters.names.empty()}}}}));
   bool isOpen = true;
   while (failure.isOk() && stopSignal() == 0) {
     QLORA_ASSIGN_OR_RETURN(isOpen, lines.read(isOpen && !generator.isBusy()));

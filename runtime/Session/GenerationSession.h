@@ -5,7 +5,8 @@
 // program and translate text to tokens.
 //
 // First it writes {"ready": {"slots": 8, "capacity": 2048, "vocabulary": V,
-// "adapters": ["NAME", ...]}}, with the names of the loaded adapters.
+// "adapters": ["NAME", ...], "base": true}}, with the names of the loaded
+// adapters, and whether rows may use the base alone.
 //
 // Requests:
 //   {"id": 7, "input_ids": [5, 9], "max_new_tokens": 16, "temperature": 0.7,

@@ -264,6 +264,11 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
         # DataError takes the message, then the remedy.
         if name == "DataError" and node.args:
             yield "; ".join(text(part) for part in node.args[:2]), node.lineno
+        # Errors of HTTP: Refusal(status, message), busy(message).
+        elif name == "Refusal":
+            yield text(node.args[1]), node.lineno
+        elif name == "busy":
+            yield text(node.args[0]), node.lineno
         elif name == "ArgumentTypeError":
             yield text(node.args[0]), node.lineno
         elif name == "_warn":

@@ -7,6 +7,7 @@
 
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Generate.h"
+#include "tools/qlora/Serve.h"
 #include "tools/qlora/ShowData.h"
 
 namespace qlora {
@@ -39,6 +40,7 @@ StatusOr<std::string> completionScript(std::string_view shell) {
   std::string flags, values;
   auto tables = showDataTool().tables;
   tables.push_back(generateTool().tables.front());
+  tables.push_back(serveTool().tables.front());
   for (const std::span<const OptionRow> table : tables)
     for (const OptionRow &row : table) {
       const std::string flag = flagSpelling(row.name);

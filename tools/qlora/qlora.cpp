@@ -11,6 +11,7 @@
 #include "runtime/Base/OptionTable.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Generate.h"
+#include "tools/qlora/Serve.h"
 #include "tools/qlora/ShowData.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qlora/Train.h"
@@ -67,6 +68,8 @@ static Status dispatch(Words words) {
     return print(memoryTable(rest));
   if (command == "generate")
     return generate(rest);
+  if (command == "serve")
+    return serve(rest);
   if (command == "show-data")
     return showData(rest);
   if (command == "compare")

@@ -6,6 +6,8 @@
     answers    list of lists of token ids; row i gets list i, or the last one
     slots      rows at a time (default 2)
     capacity   tokens of a row (default 64)
+    adapters   names of adapters that rows choose (default: none)
+    has_base   whether rows may use none of them (default true)
     delay      seconds before each token (default 0)
     tokens     number of tokens after which it dies (default: never)
     log        file that gets all requests, one a line
@@ -18,6 +20,7 @@ Rows run at the same time, and the newest row gets its token first.
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -48,9 +51,11 @@ class FakeEngine:
         request = json.loads(line)
         if "cancel" in request:
             self.running.pop(request["cancel"], None)
+            self.waiting = [row for row in self.waiting
+                            if row["id"] != request["cancel"]]
             return
         length, capacity = len(request["input_ids"]), self.capacity()
-        if length >= capacity:
+        if length + (request.get("max_new_tokens") != 0) > capacity:
             self.write({"id": request["id"], "error": f"the prompt has {length}"
                         f" tokens, but a row has at most {capacity}"})
         else:
@@ -73,11 +78,19 @@ class FakeEngine:
             print("qlora-run: error: the fake engine dies", file=sys.stderr)
             sys.exit(3)
         time.sleep(self.script.get("delay", 0))
+        if request.pop("prompt_logprobs", False):
+            line = {"id": request["id"], "prompt_logprobs": [None] + [
+                self.scores(request, token)
+                for token in request["input_ids"][1:]]}
+            if request.get("max_new_tokens") == 0:
+                del self.running[request["id"]]
+                self.write({**line, "finish": "length"})
+                return
+            self.write(line)
         token = tokens.pop(0)
         line = {"id": request["id"], "token": token}
         if request["logprobs"]:
-            line["logprobs"] = [[token, -0.5]] + [
-                [other, -1.0 - other] for other in range(request["logprobs"])]
+            line["logprobs"] = self.scores(request, token)
         request["max_new_tokens"] = request.get("max_new_tokens", 99) - 1
         if token in request["eos_token_id"]:
             line["finish"] = "stop"
@@ -88,10 +101,17 @@ class FakeEngine:
         self.write(line)
         self.sent += 1
 
+    @staticmethod
+    def scores(request, token):
+        return [[token, -0.5]] + [[other, -1.0 - other]
+                                  for other in range(request["logprobs"])]
+
     def run(self):
         self.write({"ready": {"slots": self.script.get("slots", 2),
                               "capacity": self.capacity(),
-                              "vocabulary": 999, "adapters": []}})
+                              "vocabulary": 999,
+                              "adapters": self.script.get("adapters", []),
+                              "base": self.script.get("has_base", True)}})
         lines = queue.Queue()
 
         def read():
@@ -113,5 +133,7 @@ class FakeEngine:
 
 
 if __name__ == "__main__":
+    # Like other programs, it ends when its output is closed.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     with open(sys.argv[1], encoding="utf-8") as script:
         FakeEngine(json.load(script)).run()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _REPLACEMENT = "\ufffd"
+# Tokens of a prompt that can change how the next token is decoded.
+_TOKENS_BEFORE = 4
 
 
 class TextStream:
@@ -26,6 +28,12 @@ class TextStream:
         self._complete = 0  # the number of _ids whose text was returned
         self._held = ""
         self.has_stopped = False  # a stop string was found
+
+    def follow(self, ids: list[int]) -> None:
+        """Lets the text continue the text of `ids`, so that a space at its
+        start is kept. Called before the first token."""
+        self._ids = ids[-_TOKENS_BEFORE:]
+        self._complete = len(self._ids)
 
     def add(self, token: int) -> str:
         """Returns the text that this token completes."""

@@ -72,7 +72,8 @@ class Engine:
 
     `slots`: rows that are generated at the same time, on all ranks.
     `capacity`: tokens of a row. `vocabulary`: number of token ids. `adapters`:
-    names of the loaded adapters."""
+    names of the loaded adapters. `has_base`: whether rows may use the base
+    alone."""
 
     def __init__(self, command: list[str], ranks: int = 1):
         self._ranks: list[_Rank] = []
@@ -92,6 +93,7 @@ class Engine:
         self.capacity: int = ready[0]["capacity"]
         self.vocabulary: int = ready[0]["vocabulary"]
         self.adapters: list[str] = ready[0]["adapters"]
+        self.has_base: bool = ready[0]["base"]
 
     def __enter__(self) -> Engine:
         return self

@@ -66,23 +66,29 @@ def how_to_install(packages: str) -> str:
     return _new_environment(packages)
 
 
-def _missing(tried: list[str]) -> DataError:
-    packages = " ".join(PACKAGES)
-    looked = ", ".join(tried)
+def _lacking(packages: tuple[str, ...]) -> list[str]:
+    return [name for name in packages if not importlib.util.find_spec(name)]
+
+
+def _missing(tried: list[str], packages: tuple[str, ...]) -> DataError:
+    names, looked = _lacking(packages), ", ".join(tried)
     if os.environ.get("QLORA_PYTHON"):
-        todo = (f"run: {shlex.quote(tried[-1])} -m pip install {packages}, or "
-                "unset QLORA_PYTHON")
+        todo = (f"run: {shlex.quote(tried[-1])} -m pip install "
+                f"{' '.join(names)}, or unset QLORA_PYTHON")
+    elif _IS_INSTALLED:
+        todo = "run: " + _new_environment(" ".join(names))
     else:
         install = shlex.quote(os.path.join(_REPOSITORY, "scripts/install.sh"))
-        first = "run: " if _IS_INSTALLED else f"run {install}, or: "
-        todo = first + _new_environment(packages)
-    return DataError("the Python packages " + " and ".join(PACKAGES)
+        todo = f"run {install}, or: " + _new_environment(" ".join(packages))
+    return DataError("the Python packages " + " and ".join(names)
                      + f" are missing (looked in {looked})", todo)
 
 
-def ensure_packages(arguments: list[str]) -> None:
-    """Returns in a Python that has the packages. If this Python lacks them,
-    another one starts from the beginning with the same arguments."""
+def ensure_packages(arguments: list[str],
+                    more: tuple[str, ...] = ()) -> None:
+    """Returns in a Python that has PACKAGES and `more`. If this Python lacks
+    them, another one starts from the beginning with the same arguments."""
+    packages = PACKAGES + more
     # `tried` has paths as they were executed: the Python of a virtual
     # environment may report another path as sys.executable.
     tried = os.environ.pop(_TRIED, "").split(os.pathsep)
@@ -91,13 +97,12 @@ def ensure_packages(arguments: list[str]) -> None:
     if not tried and candidates[0] == sys.executable:
         tried = [sys.executable]
     # `tried` is empty if another Python must run first ($QLORA_PYTHON).
-    if tried and all(importlib.util.find_spec(name) for name in PACKAGES):
+    if tried and not _lacking(packages):
         return
     for python in candidates:
         if python not in tried:
             os.environ[_TRIED] = os.pathsep.join(tried + [python])
             os.execv(python, [python, sys.argv[0], *arguments])
     sys.path.append(_COPIES)
-    if all(importlib.util.find_spec(name) for name in PACKAGES):
-        return
-    raise _missing(tried)
+    if _lacking(packages):
+        raise _missing(tried, packages)

@@ -141,6 +141,10 @@ def _run(arguments: list[str]) -> None:
         from .generation import generate
         generate(arguments)
         return
+    if arguments and arguments[0] == "serve":
+        from .serve import serve
+        serve(arguments)
+        return
     if arguments and arguments[0] == "metrics":
         from .metrics import metrics
         metrics(arguments)

@@ -61,7 +61,7 @@ class Prompts:
                 "--system needs a chat template, but the tokenizer in "
                 f"'{self._files.folder}' has none", "add --chat-template, or "
                 "write the text into the prompt")
-        return self._plain(text)
+        return self.of_plain_text(text)
 
     def of_row(self, row: dict) -> list[int]:
         for key in ("messages", "prompt"):
@@ -79,7 +79,7 @@ class Prompts:
             raise DataError("a 'prompt' that is a string is plain text, which "
                             "has no place for --system",
                             "write the row as 'messages'")
-        return self._plain(prompt)
+        return self.of_plain_text(prompt)
 
     def answer(self, stops: tuple[str, ...]) -> tuple[list[int], TextStream]:
         """Returns the tokens that end an answer, and its text. The tokens are
@@ -125,7 +125,8 @@ class Prompts:
                             "nothing to answer", "remove it")
         return self._encoding(self._rendered(chat, True)).ids
 
-    def _plain(self, text: str) -> list[int]:
+    def of_plain_text(self, text: str) -> list[int]:
+        """Returns the ids of a text without a template."""
         encoding = self._encoding(text)
         before, _ = self.converter.tokenizer.affixes(encoding)
         # A text that begins with the BOS token gets no second one.

@@ -86,6 +86,12 @@ class TextTokenizer:
     def id_of(self, token: str) -> int | None:
         return self._tokenizer.token_to_id(token)
 
+    @property
+    def is_byte_level(self) -> bool:
+        """Returns whether each character of a token stands for a byte."""
+        return "ByteLevel" in repr(self._tokenizer.decoder
+                                   or self._tokenizer.pre_tokenizer)
+
     def size(self) -> int:
         return self._tokenizer.get_vocab_size()
 

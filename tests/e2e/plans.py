@@ -165,7 +165,7 @@ def generation(tools, folder):
          "--max-lora-rank", "16", *BASE)
     arenas = read(path)["arenas"]
     assert arenas["cache"] == 2 * LAYERS * rows * length * KV * 2, arenas
-    assert arenas["activations"] < GIB, arenas
+    assert arenas["activation"] < GIB, arenas
     text = call(f"{tools}/qlora-run", module, "--device", "null")
     assert "decode 8 x 1" in text and "a step of" not in text, text
     said = json.loads(call(f"{tools}/qlora-run", module, "--simulate", "h200",

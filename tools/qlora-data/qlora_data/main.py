@@ -145,6 +145,10 @@ def _run(arguments: list[str]) -> None:
         from .serve import serve
         serve(arguments)
         return
+    if arguments and arguments[0] == "gguf":
+        from .gguf_vocabulary import gguf
+        gguf(arguments)
+        return
     if arguments and arguments[0] == "metrics":
         from .metrics import metrics
         metrics(arguments)

@@ -30,7 +30,7 @@ class Prompts:
 
     def __init__(self, files: ModelFiles, chat_template: str | None,
                  system: str | None, missing: DataError | None = None):
-        self._files, self._system, self._missing = files, system, missing
+        self.files, self._system, self._missing = files, system, missing
         self._chat_template = chat_template
 
     @cached_property
@@ -42,7 +42,7 @@ class Prompts:
             from .convert import Converter, Options
             # This rule keeps the model's own template. Templates for training
             # replace it if only the assistant's turns are in the loss.
-            return Converter(self._files, Options(
+            return Converter(self.files, Options(
                 rule=LossRule(assistant_only=False),
                 chat_template=self._chat_template))
         except DataError as error:
@@ -59,7 +59,7 @@ class Prompts:
         if self._system:
             raise DataError(
                 "--system needs a chat template, but the tokenizer in "
-                f"'{self._files.folder}' has none", "add --chat-template, or "
+                f"'{self.files.folder}' has none", "add --chat-template, or "
                 "write the text into the prompt")
         return self.of_plain_text(text)
 
@@ -114,6 +114,16 @@ class Prompts:
         return template.render(
             chat, chat.messages, self.converter.tokenizer.special_tokens,
             add_generation_prompt=is_prompt)[0]
+
+    def rendered(self, messages: list[dict]) -> str:
+        """Returns the chat template's text up to the answer."""
+        chat = conversation({"messages": messages})
+        return self._rendered(chat, True)
+
+    def uses_dates(self) -> bool:
+        """Returns whether the chat template can write the current day."""
+        chat = conversation({"messages": [{"role": "user", "content": "a"}]})
+        return "strftime_now" in self.converter.template_of(chat).source
 
     def _chat(self, chat: ChatRow) -> list[int]:
         """Returns the ids of the template's text, which has its own BOS."""

@@ -73,7 +73,7 @@ class Sampling:
 
 
 def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
-    path, config = _generation_config(files)
+    path, config = generation_config(files)
     options = {"logprobs": args.logprobs}
     for name in NUMBERS:
         value = getattr(args, name)
@@ -84,15 +84,13 @@ def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
     if args.temperature is None:
         options["temperature"] = (options.get("temperature", 1)
                                   if config.get("do_sample") is True else 0)
-    stops = config.get("stop_strings")
-    stops = [stops] if isinstance(stops, str) else stops or []
     return Sampling(options, args.seed, end_tokens_of(files),
-                    (*args.stop, *(stop for stop in stops
-                                   if isinstance(stop, str) and stop)),
-                    args.ignore_eos)
+                    (*args.stop, *stop_strings_of(files)), args.ignore_eos)
 
 
-def _generation_config(files: ModelFiles) -> tuple[str, dict]:
+def generation_config(files: ModelFiles) -> tuple[str, dict]:
+    """Returns the path of the model's generation_config.json, and its content.
+    """
     path = os.path.join(files.folder, "generation_config.json")
     return path, read_object(path)
 
@@ -100,10 +98,17 @@ def _generation_config(files: ModelFiles) -> tuple[str, dict]:
 def end_tokens_of(files: ModelFiles) -> list[int]:
     """Returns each eos_token_id of the model's files."""
     text_config = files.model_config.get("text_config")
-    sources = (_generation_config(files)[1], files.model_config,
+    sources = (generation_config(files)[1], files.model_config,
                text_config if isinstance(text_config, dict) else {})
     return [number for source in sources
             for number in _ids(source.get("eos_token_id"))]
+
+
+def stop_strings_of(files: ModelFiles) -> tuple[str, ...]:
+    """Returns the texts in generation_config.json that end an answer."""
+    stops = generation_config(files)[1].get("stop_strings")
+    stops = [stops] if isinstance(stops, str) else stops or []
+    return tuple(stop for stop in stops if isinstance(stop, str) and stop)
 
 
 def _number(config: dict, name: str, path: str) -> int | float | None:

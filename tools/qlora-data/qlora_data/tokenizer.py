@@ -4,6 +4,7 @@ and dropout, with special tokens declared."""
 
 from __future__ import annotations
 
+import json
 import os
 
 from tokenizers import Encoding, decoders, processors
@@ -79,6 +80,11 @@ class TextTokenizer:
                 "add \"eos_token\" to tokenizer_config.json",
                 os.path.dirname(self.path) or ".")
         return self._tokenizer.token_to_id(self.eos_token)
+
+    def description(self) -> dict:
+        """Returns the tokenizer as a tokenizer.json has it, without the
+        post-processor."""
+        return json.loads(self._tokenizer.to_str())
 
     def token(self, number: int) -> str:
         return self._tokenizer.id_to_token(number)

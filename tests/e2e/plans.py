@@ -461,7 +461,8 @@ def main():
     options = parser.parse_args()
     tools = os.path.abspath(options.tools)
     checks = {check.__name__: check for check in (
-        tightest_8b, long_context, generation, saved_on_the_host, shared_context,
+        tightest_8b, long_context, generation,
+        saved_on_the_host, shared_context,
         head_chunks, auto_limit, in_pieces, trained_whole, chosen_layouts)}
     failures = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -104,8 +104,9 @@ class DryRunTest(CommandTest):
 
     def run_folder(self, name, base, **settings):
         return self.folder_with(
-            name, adapter_config__json=json.dumps(
-                {"base_model_name_or_path": base, "target_modules": ["q_proj"]}),
+            name, adapter_config__json=json.dumps({
+                "base_model_name_or_path": base,
+                "target_modules": ["q_proj"]}),
             config__resolved__yaml=json.dumps(settings))
 
     def test_runs_with_bases_that_differ(self):

@@ -214,6 +214,12 @@ StatusOr<GenerationSource> findSource(const std::string &word,
   std::string run;
   QLORA_RETURN_IF_ERROR(
       resolveFolders(word, textsOf(given, "adapter"), source, run));
+  if (source.program.empty()) {
+    std::vector<std::string> runs = {run};
+    for (const NamedAdapter &adapter : source.adapters)
+      runs.push_back(adapter.folder);
+    QLORA_RETURN_IF_ERROR(checkSameQuantization(runs, given));
+  }
   if (!source.adapters.empty())
     QLORA_RETURN_IF_ERROR(addAdapterSettings(source));
   std::string base = source.model;
@@ -225,13 +231,7 @@ StatusOr<GenerationSource> findSource(const std::string &word,
   }
   if (hasFile(run, kSettingsFile))
     QLORA_RETURN_IF_ERROR(addRunSettings(run, source.defaults));
-  if (source.program.empty()) {
-    std::vector<std::string> runs = {run};
-    for (const NamedAdapter &adapter : source.adapters)
-      runs.push_back(adapter.folder);
-    QLORA_RETURN_IF_ERROR(checkSameQuantization(runs, given));
-    QLORA_RETURN_IF_ERROR(warnOfOtherBases(base, source.adapters));
-  }
+  QLORA_RETURN_IF_ERROR(warnOfOtherBases(base, source.adapters));
   // Some initial adapters change the base.
   if (source.isBaseOnly)
     std::erase_if(source.defaults, [](const OptionSetting &setting) {

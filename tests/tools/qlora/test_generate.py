@@ -7,6 +7,9 @@ import shlex
 import shutil
 import unittest
 
+import numpy
+from safetensors.numpy import save_file
+
 from test_qlora import DATA, MODEL, SMALL, QloraTest
 
 GOLDENS = os.path.normpath(os.path.join(
@@ -103,11 +106,16 @@ class DryRunTest(CommandTest):
                 self.assertEqual(len(done.stderr.splitlines()), 1)
 
     def run_folder(self, name, base, **settings):
-        return self.folder_with(
+        folder = self.folder_with(
             name, adapter_config__json=json.dumps({
                 "base_model_name_or_path": base,
                 "target_modules": ["q_proj"]}),
             config__resolved__yaml=json.dumps(settings))
+        module = "base_model.model.model.layers.0.self_attn.q_proj"
+        save_file({f"{module}.lora_A.weight": numpy.ones((8, 4), "f"),
+                   f"{module}.lora_B.weight": numpy.ones((4, 8), "f")},
+                  folder + "/adapter_model.safetensors")
+        return folder
 
     def test_runs_with_bases_that_differ(self):
         four = self.run_folder("four", MODEL, load_in_4bit=True)
@@ -116,7 +124,7 @@ class DryRunTest(CommandTest):
         done = self.run_qlora("generate", four, "a", "--adapter", four,
                               "--adapter", eight, code=1)
         self.assertIn(f"'{four}' was trained with --load-in-4bit true, but "
-                      f"'{eight}' with --load-in-4bit false", done.stderr)
+                      f"'{eight}' with false. Fix: give --load-in-4bit", done.stderr)
         # An option that is given applies to both.
         for words in (["--adapter", eight, "--load-in-8bit=false",
                        "--load-in-4bit=true"], ["--adapter", again]):

@@ -7,8 +7,8 @@
 # Tests need numpy and ortools. --tests also installs software for single tests:
 # packaging tools (dpkg-dev, file, help2man, auditwheel), launchers (torchrun,
 # mpirun, Slurm), network namespaces (iproute2, nftables), PEFT, transformers,
-# TensorBoard, rouge-score, a browser (Chromium), NVML's header, NVIDIA's
-# disassembler, and nvcc if the machine has none.
+# TensorBoard, rouge-score, clients (openai, lm_eval), a browser (Chromium),
+# NVML's header, NVIDIA's disassembler, and nvcc if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -74,6 +74,14 @@ if ! .venv/peft/bin/pip show -q peft 2>/dev/null; then
     accelerate==1.0.1 tokenizers==0.19.1 huggingface_hub==0.25.2 \
     safetensors==0.4.5 regex tqdm psutil packaging pyyaml requests filelock \
     fsspec urllib3 idna certifi charset-normalizer typing_extensions
+fi
+
+# Clients of qlora serve.
+if ! [ -x .venv/clients/bin/lm_eval ]; then
+  echo "installing openai and lm_eval into .venv/clients"
+  /usr/bin/python3 -m venv .venv/clients
+  .venv/clients/bin/pip install -q openai==3.57.0 'lm_eval[api]==0.4.13' \
+    transformers==5.23.0
 fi
 
 nvml=(.venv/lib/python3*/site-packages/nvidia/cu13/include/nvml.h)

@@ -63,6 +63,11 @@ foreach(case ${cases})
   goldens(${case} quick 2 ${case})
 endforeach()
 
+# ------------------------------------------------------------- qlora serve
+e2e(serve-clients quick 30 serve_clients.py)
+e2e(serve-load quick 20 serve_load.py --requests 400)
+e2e(serve-load-long soak 300 serve_load.py --requests 10000)
+
 # ------------------------------------------------ measurements of time, alone
 e2e(predict full 30 predict.py)
 e2e(step-profile full 10 step_profile.py)

@@ -273,8 +273,11 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
             yield text(node.args[0]), node.lineno
         elif name == "_warn":
             yield text(node.args[1]), node.lineno
-        elif name == "print" and "error: " in text(node.args[0]):
-            yield text(node.args[0]).split("error: ", 1)[1], node.lineno
+        elif name == "print":
+            message = re.match(r".*?(?:error|warning): (.*)",
+                               text(node.args[0]) if node.args else "", re.S)
+            if message:
+                yield message[1], node.lineno
 
 
 # -------------------------------------------------------- the repository ---

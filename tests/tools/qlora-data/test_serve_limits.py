@@ -401,6 +401,12 @@ class EndTest(ServeTest):
         self.refused_start("--host 203.0.113.1", "--host=203.0.113.1",
                            f"--port={free_port()}")
 
+    def test_other_machines(self):
+        self.start("--host=0.0.0.0")
+        self.stop(errors="every machine that reaches 0.0.0.0 can use the model")
+        self.start("--host=0.0.0.0", "--api-key=a")
+        self.stop()
+
     def test_mistakes(self):
         for flag in ("--port=65536", "--port=-1", "--max-queue=0",
                      "--request-timeout=0", "--drain-timeout=x"):

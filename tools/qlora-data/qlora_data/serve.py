@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import ipaddress
 import os
 import re
 import resource
@@ -36,6 +37,7 @@ _KEY = "QLORA_API_KEY"
 _MOST_FILES = 1 << 16
 _BACKLOG = 2048
 _SECONDS_AFTER_DRAINING = 2
+_SECONDS_OF_SILENCE = 75  # after which an unused connection is closed
 # A snapshot in Hugging Face's cache.
 _SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[^/]+/*$")
 
@@ -161,6 +163,7 @@ class _Run:
 
     def __init__(self, args: argparse.Namespace):
         self._args = args
+        self._key = args.api_key or os.environ.get(_KEY)
         self._end = asyncio.Event()
         self._failure: DataError | None = None
         self._has_signal = False
@@ -174,6 +177,7 @@ class _Run:
             loop.add_signal_handler(number, self._stop, number)
         print(f"serving {', '.join(server.models)} at {_address(sock)}/v1",
               flush=True)
+        self._warn_of_strangers(sock)
         await self._end.wait()
         await self._drain(server)
         await runner.cleanup()
@@ -187,20 +191,20 @@ class _Run:
         from .serve_rows import EngineRows
         args = self._args
         name = args.served_model_name or _base_name(args.model)
-        key = args.api_key or os.environ.get(_KEY)
         return Server(
             _models(engine, name),
             Reader(prompts, sampling, engine.capacity, engine.vocabulary),
             EngineRows(engine, args.max_queue, self._fail),
             Limits(args.max_streams, args.max_request_bytes,
                    args.request_timeout),
-            os.fsencode(key) if key else None)
+            os.fsencode(self._key) if self._key else None)
 
     async def _started(self, server: Server, sock: socket.socket):
         from aiohttp import web
         runner = web.AppRunner(
             server.application(), access_log=None, handler_cancellation=True,
-            auto_decompress=False, shutdown_timeout=_SECONDS_AFTER_DRAINING)
+            auto_decompress=False, keepalive_timeout=_SECONDS_OF_SILENCE,
+            shutdown_timeout=_SECONDS_AFTER_DRAINING)
         await runner.setup()
         try:
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
@@ -209,6 +213,13 @@ class _Run:
             raise _not_bound(self._args.host, self._args.port,
                              error) from None
         return runner
+
+    def _warn_of_strangers(self, sock: socket.socket) -> None:
+        address = ipaddress.ip_address(sock.getsockname()[0].split("%")[0])
+        if not (address.is_loopback or self._key):
+            print("qlora-data: warning: without an API key, every machine that "
+                  f"reaches {address} can use the model; set {_KEY}",
+                  file=sys.stderr)
 
     async def _drain(self, server: Server) -> None:
         """Refuses new requests, and waits for the running ones."""

@@ -25,17 +25,17 @@ class Llama:
                         + self.config["rms_norm_eps"])
         return x / scale * self.weights[name + ".weight"]
 
-    def _rotated(self, x):
-        """Applies RoPE to heads x tokens x values."""
+    def _rotated(self, x, start):
+        """Applies RoPE to heads x tokens x values. `start`: first position."""
         size = x.shape[-1]
         theta = self.config["rope_parameters"]["rope_theta"]
-        angles = np.outer(np.arange(x.shape[1]),
+        angles = np.outer(np.arange(start, start + x.shape[1]),
                           theta ** (-np.arange(0, size, 2) / size))
         angles = np.concatenate([angles, angles], -1)
         half = np.concatenate([-x[..., size // 2:], x[..., :size // 2]], -1)
         return x * np.cos(angles) + half * np.sin(angles)
 
-    def _attention(self, x, layer):
+    def _attention(self, x, layer, cache):
         heads = self.config["num_attention_heads"]
         groups = heads // self.config["num_key_value_heads"]
 
@@ -44,10 +44,17 @@ class Llama:
             return out.reshape(len(x), -1,
                                self.config["head_dim"]).swapaxes(0, 1)
 
-        q, k, v = self._rotated(of("q")), self._rotated(of("k")), of("v")
+        past = cache.get(layer)
+        start = past[0].shape[1] if past else 0
+        q, k, v = self._rotated(of("q"), start), \
+            self._rotated(of("k"), start), of("v")
+        if past:
+            k, v = (np.concatenate(pair, 1) for pair in zip(past, (k, v)))
+        cache[layer] = k, v
         scores = q @ k.repeat(groups, 0).swapaxes(1, 2)
         scores /= np.sqrt(self.config["head_dim"])
-        scores += np.triu(np.full((len(x), len(x)), -np.inf), 1)
+        scores += np.triu(np.full((len(x), start + len(x)), -np.inf),
+                          start + 1)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         out = (weights @ v.repeat(groups, 0)).swapaxes(0, 1)
@@ -61,14 +68,16 @@ class Llama:
         a = x @ gate
         return (a / (1 + np.exp(-a)) * (x @ up)) @ down
 
-    def log_probs(self, ids):
-        """Returns the log-probabilities of all tokens after each token."""
+    def log_probs(self, ids, cache=None):
+        """Returns the log-probabilities of all tokens after each token.
+        `cache`: keys and values of the tokens before, to which it adds."""
+        cache = {} if cache is None else cache
         embedding = self.weights["embed_tokens.weight"]
         x = embedding[ids]
         for number in range(self.config["num_hidden_layers"]):
             layer = f"layers.{number}"
             x = x + self._attention(
-                self._norm(x, f"{layer}.input_layernorm"), layer)
+                self._norm(x, f"{layer}.input_layernorm"), layer, cache)
             x = x + self._mlp(
                 self._norm(x, f"{layer}.post_attention_layernorm"), layer)
         logits = self._norm(x, "norm") @ embedding.T
@@ -79,11 +88,12 @@ class Llama:
         """Returns the likeliest next tokens, at most `count`, and stops after
         one of `ends`. Returns None if two tokens are almost equally likely, so
         that rounding could decide."""
-        answer = []
+        answer, cache, new = [], {}, ids
         while len(answer) < count and not (answer and answer[-1] in ends):
-            last = self.log_probs(np.array(ids + answer))[-1]
+            last = self.log_probs(np.array(new), cache)[-1]
             second, first = np.argsort(last)[-2:]
             if last[first] - last[second] < margin:
                 return None
             answer.append(int(first))
+            new = answer[-1:]
         return answer

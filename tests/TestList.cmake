@@ -64,7 +64,7 @@ foreach(case ${cases})
 endforeach()
 
 # ------------------------------------------------------------- qlora serve
-e2e(serve-clients quick 30 serve_clients.py)
+e2e(serve-clients quick 60 serve_clients.py)
 e2e(serve-load quick 20 serve_load.py --requests 400)
 e2e(serve-load-long soak 300 serve_load.py --requests 10000)
 

@@ -261,8 +261,8 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        # DataError takes the message, then the remedy.
-        if name == "DataError" and node.args:
+        # Errors take the message, then the remedy.
+        if name in ("DataError", "EngineError") and node.args:
             yield "; ".join(text(part) for part in node.args[:2]), node.lineno
         # Errors of HTTP: Refusal(status, message), busy(message).
         elif name == "Refusal":

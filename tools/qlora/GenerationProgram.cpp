@@ -124,8 +124,8 @@ static Status addCompileSettings(const GenerationSource &source,
       settings, findOption(optionTable(), "model_name_or_path"),
       &OptionSetting::row);
   if (model == settings.end())
-    return Status::invalid("'{}' names no base model. Fix: qlora generate "
-                           "MODEL --adapter {}",
+    return Status::invalid("'{}' names no base model. Fix: name MODEL "
+                           "instead, with --adapter {}",
                            source.adapter(), source.adapter());
   QLORA_ASSIGN_OR_RETURN(model->text, modelFolder(model->text));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
@@ -135,7 +135,6 @@ static Status addCompileSettings(const GenerationSource &source,
   if (config.maxPositions > 0)
     tokens = std::min(tokens, config.maxPositions);
   addDefault(settingOf("generation_length", fmt::to_string(tokens)), settings);
-  addDefault(settingOf("generation_batch", "8"), settings);
   addDefault(settingOf("entries", "generate"), settings);
   return Status::ok();
 }
@@ -238,8 +237,10 @@ static std::vector<std::string> dataFlags(const GenerationCommand &command,
 StatusOr<GenerationProgram>
 findGenerationProgram(const GenerationCommand &command) {
   QLORA_ASSIGN_OR_RETURN(
-      const GenerationSource source,
+      GenerationSource source,
       findSource(command.line.rest[0], command.line.settings));
+  source.defaults.push_back(
+      settingOf("generation_batch", fmt::to_string(command.batch)));
   GenerationProgram program;
   QLORA_ASSIGN_OR_RETURN(
       const Configuration configuration,

@@ -44,6 +44,7 @@ struct GenerationCommand {
   Options sampling{samplingRows()};
   Options run;     ///< of the option table
   bool isDryRun = false;
+  int64_t batch = 8; ///< default of --generation-batch
 
   /// `own`: the command's own rows. If `line.answer` is not empty, the command
   /// only prints it.

@@ -16,6 +16,7 @@ static constexpr const char *kOverview =
   train MODEL DATA          train a LoRA adapter; also: train CONFIG.yaml
   plan MODEL                memory and commands of a training, without training
   generate MODEL [PROMPT]   answers of a model or an adapter
+  chat MODEL                a conversation with a model or an adapter
   serve MODEL               answers over HTTP, as OpenAI's API
   memory MODEL              memory by base, length, batch, rank; which GPUs fit
   show-data MODEL DATA      rows as tokens, with those in the loss marked
@@ -103,9 +104,9 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",     "plan",    "generate", "serve", "memory",
-          "show-data", "compare", "report",   "info",  "help",
-          "completion"};
+  return {"train",  "plan",      "generate", "chat",   "serve",
+          "memory", "show-data", "compare",  "report", "info",
+          "help",   "completion"};
 }
 
 std::vector<std::string> topicNames() {

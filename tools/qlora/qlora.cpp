@@ -9,6 +9,7 @@
 
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/OptionTable.h"
+#include "tools/qlora/Chat.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Generate.h"
 #include "tools/qlora/Serve.h"
@@ -68,6 +69,8 @@ static Status dispatch(Words words) {
     return print(memoryTable(rest));
   if (command == "generate")
     return generate(rest);
+  if (command == "chat")
+    return chat(rest);
   if (command == "serve")
     return serve(rest);
   if (command == "show-data")

@@ -8,6 +8,7 @@
     capacity   tokens of a row (default 64)
     adapters   names of adapters that rows choose (default: none)
     has_base   whether rows may use none of them (default true)
+    refuses    id of a row that gets an error
     delay      seconds before each token (default 0)
     tokens     number of tokens after which it dies (default: never)
     log        file that gets all requests, one a line
@@ -55,7 +56,9 @@ class FakeEngine:
                             if row["id"] != request["cancel"]]
             return
         length, capacity = len(request["input_ids"]), self.capacity()
-        if length + (request.get("max_new_tokens") != 0) > capacity:
+        if request["id"] == self.script.get("refuses"):
+            self.write({"id": request["id"], "error": "refused"})
+        elif length + (request.get("max_new_tokens") != 0) > capacity:
             self.write({"id": request["id"], "error": f"the prompt has {length}"
                         f" tokens, but a row has at most {capacity}"})
         else:
@@ -91,10 +94,12 @@ class FakeEngine:
         line = {"id": request["id"], "token": token}
         if request["logprobs"]:
             line["logprobs"] = self.scores(request, token)
+        request["input_ids"].append(token)
         request["max_new_tokens"] = request.get("max_new_tokens", 99) - 1
         if token in request["eos_token_id"]:
             line["finish"] = "stop"
-        elif not tokens or not request["max_new_tokens"]:
+        elif (not tokens or not request["max_new_tokens"]
+              or len(request["input_ids"]) >= self.capacity()):
             line["finish"] = "length"
         if "finish" in line:
             del self.running[request["id"]]

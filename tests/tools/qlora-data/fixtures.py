@@ -104,9 +104,9 @@ FORGETFUL = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
-def byte_level():
+def byte_level(more=()):
     """Returns a byte-level BPE tokenizer with few merges, which splits
-    non-ASCII characters into bytes."""
+    non-ASCII characters into bytes. `more`: further special tokens."""
     from tokenizers import (Tokenizer, decoders, models, pre_tokenizers,
                             trainers)
     tokenizer = Tokenizer(models.BPE())
@@ -115,7 +115,8 @@ def byte_level():
     tokenizer.train_from_iterator(
         ["hello world the user and the assistant say 日本 é\n\n"] * 4,
         trainers.BpeTrainer(
-            vocab_size=320, special_tokens=SPECIAL, show_progress=False,
+            vocab_size=320, special_tokens=[*SPECIAL, *more],
+            show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return tokenizer
 

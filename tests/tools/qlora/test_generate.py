@@ -173,8 +173,8 @@ class DryRunTest(CommandTest):
                  "adapter_config.json'. Fix: give the folder of a PEFT"),
                 ((unfinished, "a"), "has no adapter, because its run has not "
                  "ended. Fix: name one of its checkpoint folders"),
-                ((nameless, "a"), "names no base model. Fix: qlora generate "
-                 "MODEL --adapter"),
+                ((nameless, "a"), "names no base model. Fix: name MODEL "
+                 "instead, with --adapter"),
                 ((MODEL, "a", "--adapter", nameless, "--lora-r=4"),
                  "r is 8, but --lora-r is 4. Fix: --lora-r 8"),
                 ((MODEL, "a", "--adapter=none", "--adapter=a"),

@@ -62,12 +62,12 @@ class TextStream:
         if found:
             self.has_stopped = True
             return text[:min(found)]
-        kept = max((_overlap(text, stop) for stop in self._stops), default=0)
+        kept = max((overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - kept:]
         return text[:len(text) - kept]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Returns the length of the longest end of `text` that `stop` begins with.
     """
     return next((count for count in range(min(len(text), len(stop)), 0, -1)

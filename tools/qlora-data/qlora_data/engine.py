@@ -15,6 +15,10 @@ from .errors import DataError
 _SECONDS_TO_STOP = 5
 
 
+class EngineError(DataError):
+    """The error of an engine that has ended."""
+
+
 class _Rank:
     """A process, and the ids of the rows that it has."""
 
@@ -47,13 +51,13 @@ class _Rank:
                             f"{answer['error']}", "install qlora again")
         return answer
 
-    def ended(self) -> DataError:
+    def ended(self) -> EngineError:
         """Returns the error for a process that ended too early. The process has
         written the cause to stderr."""
         code = self.process.wait()
         how = f"with code {code}" if code >= 0 else f"by signal {-code}"
-        return DataError(f"{self._name} ended {how} before the last answer",
-                         "see its error above")
+        return EngineError(f"{self._name} ended {how} before the last answer",
+                           "see its error above")
 
     def kill_late(self) -> None:
         """Waits for the end of a process that was told to stop."""

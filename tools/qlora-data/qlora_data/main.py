@@ -24,7 +24,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="qlora-data", allow_abbrev=False, description=(
         "Tokenizes rows of text or chat into token ids and labels for "
         "qlora-run."), epilog="qlora-data generate --help: answers to prompts; "
-        "qlora-data metrics --help: scores of answers")
+        "qlora-data chat --help: a conversation; qlora-data metrics --help: "
+        "scores of answers")
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="MODEL_DIR",
         help="folder with tokenizer.json and tokenizer_config.json")
@@ -152,6 +153,10 @@ def _run(arguments: list[str]) -> None:
     if arguments and arguments[0] == "metrics":
         from .metrics import metrics
         metrics(arguments)
+        return
+    if arguments and arguments[0] == "chat":
+        from .chat import chat
+        chat(arguments)
         return
     parser = _parser()
     args = parser.parse_args(arguments)

@@ -4,7 +4,8 @@ the answer."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Collection
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from .decoding import TextStream
@@ -56,12 +57,16 @@ class Prompts:
                 raise _empty()
             return self._chat(conversation(
                 {"messages": [{"role": "user", "content": text}]}))
-        if self._system:
+        self.check_system(self._system)
+        return self.of_plain_text(text)
+
+    def check_system(self, system: str | None) -> None:
+        """Refuses a system message if there is no chat template."""
+        if system and not self.converter.has_template:
             raise DataError(
                 "--system needs a chat template, but the tokenizer in "
                 f"'{self.files.folder}' has none", "add --chat-template, or "
                 "write the text into the prompt")
-        return self.of_plain_text(text)
 
     def of_row(self, row: dict) -> list[int]:
         for key in ("messages", "prompt"):
@@ -81,18 +86,18 @@ class Prompts:
                             "write the row as 'messages'")
         return self.of_plain_text(prompt)
 
-    def answer(self, stops: tuple[str, ...]) -> tuple[list[int], TextStream]:
+    def answer(self, stops: tuple[str, ...], kept: Collection[str] = ()
+               ) -> tuple[list[int], TextStream]:
         """Returns the tokens that end an answer, and its text. The tokens are
         the tokenizer's end of text, the one with which the chat template ends
-        the assistant's turn, and stop strings that are tokens without text."""
+        the assistant's turn, and stop strings that are tokens without text.
+        `kept`: special tokens that the text keeps."""
         tokenizer = self.converter.tokenizer
         ends = [tokenizer.eos_token, self._end_of_turn,
                 *(stop for stop in stops if stop in tokenizer.added_tokens)]
         ids = [tokenizer.id_of(token) for token in ends if token]
-        return ids, TextStream(self._decode, stops)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self.converter.tokenizer.decode(ids, drops_special=True)
+        return ids, TextStream(partial(
+            tokenizer.decode, drops_special=True, kept=kept), stops)
 
     @cached_property
     def _end_of_turn(self) -> str:
@@ -115,10 +120,9 @@ class Prompts:
             chat, chat.messages, self.converter.tokenizer.special_tokens,
             add_generation_prompt=is_prompt)[0]
 
-    def rendered(self, messages: list[dict]) -> str:
-        """Returns the chat template's text up to the answer."""
-        chat = conversation({"messages": messages})
-        return self._rendered(chat, True)
+    def rendered(self, messages: list[dict], is_prompt: bool = True) -> str:
+        """Returns the chat template's text, up to the answer if `is_prompt`."""
+        return self._rendered(conversation({"messages": messages}), is_prompt)
 
     def uses_dates(self) -> bool:
         """Returns whether the chat template can write the current day."""

@@ -54,6 +54,8 @@ NUMBERS = {
     "presence_penalty": Number(0.0, -100, 100),
 }
 
+_SEED = Number(0, 0, 9e15)
+
 
 @dataclass
 class Sampling:
@@ -70,6 +72,35 @@ class Sampling:
         ends = [] if self.ignores_eos else self.end_tokens + end_tokens
         return {"id": number, "input_ids": ids, "seed": self.seed + number,
                 "eos_token_id": sorted(set(ends)), **self.options}
+
+    def settings(self) -> dict[str, object]:
+        """Returns the values that set() can change."""
+        return {**{name: self.options.get(name, number.default)
+                   for name, number in NUMBERS.items()},
+                "seed": self.seed, "stop": list(self.stops),
+                "ignore_eos": self.ignores_eos}
+
+    def set(self, name: str, text: str) -> None:
+        """Changes a value of settings()."""
+        if name == "stop":
+            if not text:
+                raise _unexpected(name, "a text, or none", text)
+            self.stops = () if text == "none" else (text,)
+        elif name == "ignore_eos":
+            if text not in ("true", "false"):
+                raise _unexpected(name, "true or false", text)
+            self.ignores_eos = text == "true"
+        elif name in NUMBERS and text == NUMBERS[name].default:  # auto
+            self.options.pop(name, None)
+        else:
+            number = NUMBERS.get(name, _SEED)
+            value = number.parsed(text)
+            if value is None:
+                raise _unexpected(name, number.range, text)
+            if name == "seed":
+                self.seed = value
+            else:
+                self.options[name] = value
 
 
 def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
@@ -109,6 +140,11 @@ def stop_strings_of(files: ModelFiles) -> tuple[str, ...]:
     stops = generation_config(files)[1].get("stop_strings")
     stops = [stops] if isinstance(stops, str) else stops or []
     return tuple(stop for stop in stops if isinstance(stop, str) and stop)
+
+
+def _unexpected(name: str, what: str, text: str) -> DataError:
+    return DataError(f"{name} expects {what}, but got '{text}'",
+                     f"/set {name} VALUE")
 
 
 def _number(config: dict, name: str, path: str) -> int | float | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
+from functools import cached_property
 
 from tokenizers import Encoding, decoders, processors
 
@@ -105,8 +107,20 @@ class TextTokenizer:
         """Encodes many texts at once, on all cores, without special tokens."""
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)
 
-    def decode(self, ids: list[int], drops_special: bool = False) -> str:
-        """Returns the text, without special tokens if `drops_special`."""
+    @cached_property
+    def _special_ids(self) -> dict[int, str]:
+        decoder = self._tokenizer.get_added_tokens_decoder()
+        return {number: token.content for number, token in decoder.items()
+                if token.special}
+
+    def decode(self, ids: list[int], drops_special: bool = False,
+               kept: Collection[str] = ()) -> str:
+        """Returns the text, without special tokens if `drops_special`, except
+        those in `kept`."""
+        if drops_special and kept:
+            special, drops_special = self._special_ids, False
+            ids = [number for number in ids
+                   if special.get(number, "") in ("", *kept)]
         if self._tokenizer.decoder is None:  # not loaded from tokenizer.json
             self._tokenizer.decoder = (
                 decoders.ByteLevel()

@@ -124,7 +124,8 @@ class DryRunTest(CommandTest):
         done = self.run_qlora("generate", four, "a", "--adapter", four,
                               "--adapter", eight, code=1)
         self.assertIn(f"'{four}' was trained with --load-in-4bit true, but "
-                      f"'{eight}' with false. Fix: give --load-in-4bit", done.stderr)
+                      f"'{eight}' with false. Fix: give --load-in-4bit",
+                      done.stderr)
         # An option that is given applies to both.
         for words in (["--adapter", eight, "--load-in-8bit=false",
                        "--load-in-4bit=true"], ["--adapter", again]):

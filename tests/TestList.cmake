@@ -165,6 +165,18 @@ in_peft(peft-load full 30 peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed
         llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed
         llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied
         mistral-window qwen2-bias qwen2-nf4)
+# Merges adapters into models. In PEFT's environment, transformers loads them.
+e2e(export quick 40 export.py gpt2 gpt2-nf4 gemma2-tokens-nf4 gptoss-mxfp4
+    llama-dora llama-embed-tied llama-int8 llama-nf4 llama-pissa mixtral
+    prequantized-bnb qwen3moe-nf4)
+e2e(export-faults quick 10 export.py --faults)
+e2e(export-all full 60 export.py gemma2-nf4 gpt2-bias-all gpt2-dora llama-awq
+    llama-embed llama-fp8 llama-gptq llama-loftq llama-olora
+    llama-patterns llama-pissa-nf4 llama-tokens-nf4 llama3-tied mixtral-gptq
+    phi3-nf4 qwen2moe-nf4 stablelm-nf4)
+in_peft(export-logits full 60 export.py --logits gpt2 gpt2-nf4 llama-embed
+        llama-embed-tied llama-nf4 llama-patterns llama-tokens-nf4
+        mistral-window qwen2-bias qwen2-nf4)
 # Replays dropout in PyTorch with the same masks. If Debian's torch or
 # transformers does not have the family, only the masks are checked.
 in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks

@@ -22,8 +22,8 @@ static bool isPerToken(Value value, Value tokens) {
          type.getShape() == of.getShape().drop_back();
 }
 
-/// Returns the heads of a cache's row of `columns` elements that have scales, or
-/// 1 for a cache without scales.
+/// Returns the heads of a cache's row of `columns` elements that have scales,
+/// or 1 for a cache without scales.
 static int64_t scaledHeads(RankedTensorType cache, int64_t columns) {
   const bool isInt8 = cache.getElementType().isInteger(8);
   return isInt8 ? (cache.getShape().back() - columns) / kCacheScaleBytes : 1;
@@ -60,7 +60,8 @@ LogicalResult CacheRowsOp::verify() {
       return emitOpError("(C2) expects slots, positions and segments of type "
                          "[B, T] i32, but got ")
              << value.getType();
-  const int64_t columns = columnsOf(getX()), heads = scaledHeads(cache, columns);
+  const int64_t columns = columnsOf(getX());
+  const int64_t heads = scaledHeads(cache, columns);
   if (isInt8 && (heads < 1 || columns % heads || columns / heads % 4 ||
                  columnsFor(cache, heads, columns / heads) !=
                      columnsOf(getResult())))

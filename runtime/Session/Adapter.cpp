@@ -38,6 +38,8 @@ constexpr const char *kModelConfigs[] = {"config.json",
 
 } // namespace
 
+std::span<const char *const> tokenizerFiles() { return kTokenizerFiles; }
+
 bool holdsAdapter(const fs::path &folder) {
   std::error_code ignored;
   return fs::exists(folder / kAdapterWeights, ignored) ||

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ namespace qlora {
 /// Name of the staging folder inside an adapter folder.
 inline constexpr const char *kStagingFolder = ".staging";
 inline constexpr const char *kAdapterWeights = "adapter_model.safetensors";
+
+/// Names of a tokenizer's files, with its chat template.
+std::span<const char *const> tokenizerFiles();
 
 /// Whether a folder has the weights file of an adapter.
 bool holdsAdapter(const std::filesystem::path &folder);

@@ -18,6 +18,7 @@
 #include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Session/CheckpointWriter.h"
 #include "runtime/Session/Dump.h"
+#include "runtime/Session/EvaluatedRows.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/GradientTree.h"
 #include "runtime/Session/HubPush.h"
@@ -335,6 +336,8 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
 }
 
 StatusOr<int> Session::work(const Run &run, Dump *dump) {
+  if (!request.evaluationRows.empty())
+    QLORA_RETURN_IF_ERROR(writeEvaluatedRows(run, request.evaluationRows));
   if (run.validation && !start.resume)
     QLORA_RETURN_IF_ERROR(
         evaluateAndLog(run, 0, 0, "before training").status());

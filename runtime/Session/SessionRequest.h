@@ -36,6 +36,7 @@ struct SessionRequest {
   std::string configFile;              ///< path of a YAML file, or empty
   std::vector<OptionSetting> settings; ///< flags of the command line
   std::string dumpFile;                ///< file of --dump, or empty
+  std::string evaluationRows; ///< file of --evaluation-rows, or empty
   std::string device = "auto"; ///< auto, cpu or cuda; must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< names of rows in Kernels.def

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/StoredTables.h"
@@ -209,6 +210,11 @@ struct StoredReader {
   std::string nameOf(const std::string &weight, const char *part) const {
     return (ofModule ? moduleOfWeight(weight) : weight) + part;
   }
+  /// Returns the weight of a tensor that ends in `mark`.
+  std::string weightOf(const std::string &marked) const {
+    return marked.substr(0, marked.size() - std::string_view(mark).size()) +
+           (ofModule ? ".weight" : "");
+  }
 };
 } // namespace
 
@@ -234,6 +240,18 @@ static const StoredReader *findReader(const ModelFiles &model,
 
 bool isStoredWeight(const ModelFiles &model, std::string_view name) {
   return findReader(model, std::string(name));
+}
+
+std::vector<std::string> storedWeights(const ModelFiles &model) {
+  std::set<std::string> weights;
+  for (const std::string &name : model.tensorNames())
+    for (const StoredReader &reader : kReaders)
+      if (name.ends_with(reader.mark))
+        weights.insert(reader.weightOf(name));
+  std::erase_if(weights, [&](const std::string &weight) {
+    return !isStoredWeight(model, weight);
+  });
+  return {weights.begin(), weights.end()};
 }
 
 std::string storedTensorName(const ModelFiles &model, std::string_view name) {

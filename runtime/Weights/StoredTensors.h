@@ -43,6 +43,10 @@ struct StoredDescription {
 /// weight is missing or not quantized.
 bool isStoredWeight(const ModelFiles &model, std::string_view name);
 
+/// Returns the names of all weights that the files hold in a stored format,
+/// sorted.
+std::vector<std::string> storedWeights(const ModelFiles &model);
+
 /// Returns the name of the tensor with the weight's codes, or its own name if
 /// the weight is not quantized.
 std::string storedTensorName(const ModelFiles &model, std::string_view name);

@@ -85,6 +85,8 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "list the commands of the program"},
     {"dump", kPath, "", kRun, "Looking inside",
      "safetensors file for logits, first gradients and 4-bit weights"},
+    {"evaluation_rows", kPath, "", kRun, "Looking inside",
+     "JSONL file for the evaluated rows, with input_ids and labels; one rank"},
     {"profile", kPath, "", kRun, "Looking inside",
      "file for a Chrome trace (ui.perfetto.dev) of every command of a few "
      "steps on all queues and ranks; also prints time by kind. On GPUs these "

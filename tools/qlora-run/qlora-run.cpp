@@ -337,6 +337,7 @@ static StatusOr<int> runTool(int argc, char **argv) {
     if (setting.row->name == std::string_view("adapter"))
       request.adapters.push_back(setting.text);
   request.dumpFile = tool.text("dump");
+  request.evaluationRows = tool.text("evaluation_rows");
   request.device = tool.text("device");
   request.cudaGraphs = tool.boolean("cuda_graphs");
   request.disabledKernels = tool.names("disable_kernels");

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <tuple>
 
@@ -19,6 +18,7 @@
 #include "runtime/Kernels/DeviceProfile.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/HubCache.h"
+#include "tools/qlora/ScratchFolder.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -68,40 +68,11 @@ struct Combination {
   int64_t bytes = 0;      ///< without recomputation
   int64_t leastBytes = 0; ///< with --gradient-checkpointing
 };
-
-/// Temporary folder for plan files; the destructor removes it.
-class PlanFolder {
-public:
-  static StatusOr<PlanFolder> create() {
-    std::error_code ignored;
-    const fs::path base = fs::temp_directory_path(ignored);
-    std::string name = (base / "qlora-memory-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      return Status::unavailable(
-          "cannot create a folder in '{}' for plans; set "
-          "TMPDIR to another folder",
-          base.string());
-    return PlanFolder(std::move(name));
-  }
-  PlanFolder(PlanFolder &&other) noexcept
-      : folder(std::exchange(other.folder, "")) {}
-  PlanFolder &operator=(PlanFolder &&) = delete;
-  ~PlanFolder() {
-    std::error_code ignored;
-    if (!folder.empty())
-      fs::remove_all(folder, ignored);
-  }
-  std::string file(const char *name) const { return folder + "/" + name; }
-
-private:
-  explicit PlanFolder(std::string folder) : folder(std::move(folder)) {}
-  std::string folder;
-};
 } // namespace
 
 /// Returns the number of bytes that qloracc plans. qloracc stops after the
 /// kernel source, when the plan is complete, so that no kernel compiler runs.
-static StatusOr<int64_t> planBytes(const PlanFolder &files,
+static StatusOr<int64_t> planBytes(const ScratchFolder &files,
                                    const std::string &target,
                                    const Combination &c, bool recomputes) {
   const bool isGpu = target == "cuda";
@@ -211,7 +182,8 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
   QLORA_ASSIGN_OR_RETURN(const std::string word, onlyInput(line, memoryTool()));
   QLORA_ASSIGN_OR_RETURN(const std::string model, modelFolder(word));
   QLORA_ASSIGN_OR_RETURN(std::vector<Combination> all, combinations(options));
-  QLORA_ASSIGN_OR_RETURN(const PlanFolder files, PlanFolder::create());
+  QLORA_ASSIGN_OR_RETURN(const ScratchFolder files,
+                         ScratchFolder::create("memory"));
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-import", {model, "-o", files.file("model.mlir")}},
               ToolVerbosity::kErrors));

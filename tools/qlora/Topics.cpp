@@ -18,6 +18,7 @@ static constexpr const char *kOverview =
   generate MODEL [PROMPT]   answers of a model or an adapter
   chat MODEL                a conversation with a model or an adapter
   serve MODEL               answers over HTTP, as OpenAI's API
+  export RUN_DIR --to FORM  a trained adapter as a merged model, or for PEFT
   memory MODEL              memory by base, length, batch, rank; which GPUs fit
   show-data MODEL DATA      rows as tokens, with those in the loss marked
   compare DIR DIR ...       compare runs; with --sweep, train them first
@@ -104,9 +105,9 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",  "plan",      "generate", "chat",   "serve",
-          "memory", "show-data", "compare",  "report", "info",
-          "help",   "completion"};
+  return {"train",     "plan",    "generate", "chat", "serve", "export",
+          "memory",    "show-data", "compare", "report", "info", "help",
+          "completion"};
 }
 
 std::vector<std::string> topicNames() {

@@ -11,6 +11,7 @@
 #include "runtime/Base/OptionTable.h"
 #include "tools/qlora/Chat.h"
 #include "tools/qlora/Commands.h"
+#include "tools/qlora/Export.h"
 #include "tools/qlora/Generate.h"
 #include "tools/qlora/Serve.h"
 #include "tools/qlora/ShowData.h"
@@ -73,6 +74,8 @@ static Status dispatch(Words words) {
     return chat(rest);
   if (command == "serve")
     return serve(rest);
+  if (command == "export")
+    return exportRun(rest);
   if (command == "show-data")
     return showData(rest);
   if (command == "compare")

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+
+// Writes a merged model as a Hugging Face folder: safetensors in shards, their
+// index, config.json without quantization_config, and the files of the
+// tokenizer and of generation. Weights stream: a window of a tensor at a time.
+
+#ifndef QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H
+#define QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/Base/Progress.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Export/MergedModel.h"
+
+namespace qlora {
+
+/// Type of the weights. Not set: MergedTensor::dtype of each.
+using WeightType = std::optional<SafetensorsDtype>;
+
+/// A file of weights, and its tensors in the order of the file.
+struct Shard {
+  std::string name;
+  std::vector<const MergedTensor *> tensors;
+  uint64_t bytes = 0; ///< of the tensors
+};
+
+/// Distributes the tensors over files of at most `mostBytes`, in the order of
+/// their names. A larger tensor gets a file of its own.
+std::vector<Shard> planShards(const MergedModel &model, WeightType type,
+                              uint64_t mostBytes);
+
+/// Returns an upper bound of the memory for writing, without the process.
+uint64_t mergedPeakBytes(const MergedModel &model);
+
+struct MergedFolderRequest {
+  WeightType type;
+  uint64_t mostShardBytes = 0;
+  /// Folder whose tokenizer and chat template are used if it has them: the
+  /// adapter's. Else the base's are.
+  std::string tokenizer;
+  ProgressListener progress; ///< receives bytes; may be empty
+};
+
+/// Writes the folder, which exists and is empty. Returns kResourceExhausted if
+/// the disk is too small, and kInvalidArgument, with the tensor's name, for a
+/// value that the type cannot hold.
+Status writeMergedFolder(const MergedModel &model, const std::string &folder,
+                         const MergedFolderRequest &request);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H

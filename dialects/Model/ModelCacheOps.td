@@ -46,7 +46,7 @@ def Model_CacheRowsOp : Model_StagedOp<Model_Dialect, "cache_rows",
     cache's entries; rows of segment 0 are padding and dropped. (C1) x is [B, T,
     C] for a cache [S, E, C]. (C2) slots, positions and segments are i32 [B, T].
     (C3) the result has the cache's type. An i8 cache has C elements and 4 bytes
-    for the scale of each head. (C4) so many heads divide C into multiples of 4.
+    for the scale of each head. (C4) C divided by the heads is a multiple of 4.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$cache, Model_FloatTensor:$x,
     Model_Tensor:$slots, Model_Tensor:$positions, Model_Tensor:$segments);

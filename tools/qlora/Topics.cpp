@@ -105,9 +105,9 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",     "plan",    "generate", "chat", "serve", "export",
-          "memory",    "show-data", "compare", "report", "info", "help",
-          "completion"};
+  return {"train",      "plan",   "generate",  "chat",    "serve",
+          "export",     "memory", "show-data", "compare", "report",
+          "info",       "help",   "completion"};
 }
 
 std::vector<std::string> topicNames() {

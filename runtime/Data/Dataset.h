@@ -79,6 +79,11 @@ public:
     return fill(rule->inOrder(number, shape), out);
   }
 
+  /// Reads one row into a micro-batch of its own length.
+  Status readRow(int64_t row, MicroBatch &out) const {
+    return fill({{data.sides, data.length(row)}, {{row}}}, out);
+  }
+
   /// Labels of the micro-batch that read() returns, from cached counts. If
   /// mismatched answers are cut, the count is an upper bound.
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {

@@ -12,6 +12,12 @@
 
 namespace qlora {
 
+GenerationLimits generationLimits(const Options &options) {
+  const auto &restart = options.recordedMetadata("restart_length");
+  return {options.integer("generation_length"),
+          restart.is_number() ? restart.get<int64_t>() : 0};
+}
+
 Generator::Inputs::Inputs(const qlora_entry &entry) {
   const auto tokens = static_cast<size_t>(entry.batch * entry.length);
   for (std::vector<int32_t> *perToken :
@@ -100,31 +106,42 @@ void Generator::fillSlots() {
   }
 }
 
+/// Returns the next slot with a prompt to process.
+std::optional<size_t> Generator::nextPrompt() const {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const size_t slot = (nextPrefill + i) % slots.size();
+    if (slots[slot] && slots[slot]->needsPrefill())
+      return slot;
+  }
+  return std::nullopt;
+}
+
+GenerationWork Generator::work() {
+  fillSlots();
+  GenerationWork work;
+  work.hasPrompt = nextPrompt().has_value();
+  for (size_t slot = 0; slot < slots.size(); ++slot)
+    work.hasRunning |= needsDecode(slot);
+  return work;
+}
+
 /// Alternates chunks of prompts with decodes, so that a long prompt does not
 /// stop the running rows.
 Status Generator::step(const TokenListener &onToken) {
-  fillSlots();
-  std::optional<size_t> prompt;
-  bool canDecode = false;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const size_t slot = (nextPrefill + i) % slots.size();
-    if (!slots[slot])
-      continue;
-    if (!slots[slot]->needsPrefill())
-      canDecode = true;
-    else if (!prompt)
-      prompt = slot;
-  }
-  hasPrefilled = prompt && !(canDecode && hasPrefilled);
+  const auto [hasPrompt, hasRunning] = work();
+  hasPrefilled = hasPrompt && !(hasRunning && hasPrefilled);
   if (hasPrefilled)
-    return prefill(*prompt, onToken);
-  return canDecode ? decode(onToken) : Status::ok();
+    return prefill(onToken);
+  return hasRunning ? decode(onToken) : Status::ok();
 }
 
-/// Processes the next chunk of a row; after the last one, the row gets a token.
-Status Generator::prefill(size_t slot, const TokenListener &onToken) {
-  Row &row = *slots[slot];
+/// After the last chunk of its prompt, a row gets a token.
+Status Generator::prefill(const TokenListener &onToken) {
   Inputs inputs(*prefillEntry);
+  const std::optional<size_t> slot = nextPrompt();
+  if (!slot)
+    return run(*prefillEntry, inputs);
+  Row &row = *slots[*slot];
   const int64_t count =
       std::min(prefillEntry->length, row.length() - row.cached);
   for (int64_t i = 0; i < count; ++i) {
@@ -132,7 +149,7 @@ Status Generator::prefill(size_t slot, const TokenListener &onToken) {
     inputs.ids[at] = row.tokenAt(row.cached + i);
     inputs.positions[at] = static_cast<int32_t>(row.cached + i);
     inputs.segments[at] = 1;
-    inputs.slots[at] = static_cast<int32_t>(slot);
+    inputs.slots[at] = static_cast<int32_t>(*slot);
     inputs.lengths[at] = static_cast<int32_t>(row.length());
     inputs.adapters[at] = row.request.adapter;
   }
@@ -141,8 +158,8 @@ Status Generator::prefill(size_t slot, const TokenListener &onToken) {
   row.cached += count;
   if (row.cached < row.length())
     return Status::ok();
-  nextPrefill = (slot + 1) % slots.size();
-  take(slot, logitsOf(0), onToken);
+  nextPrefill = (*slot + 1) % slots.size();
+  take(*slot, logitsOf(0), onToken);
   return Status::ok();
 }
 
@@ -151,7 +168,7 @@ Status Generator::decode(const TokenListener &onToken) {
   std::vector<size_t> active;
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     inputs.slots[slot] = inputs.last[slot] = static_cast<int32_t>(slot);
-    if (!slots[slot] || slots[slot]->needsPrefill())
+    if (!needsDecode(slot))
       continue;
     Row &row = *slots[slot];
     inputs.ids[slot] = row.tokenAt(row.cached);

@@ -26,6 +26,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Generate/Sampling.h"
@@ -73,6 +74,15 @@ struct GenerationLimits {
   int64_t restartLength = 0;
 };
 
+/// Returns the limits that a program's options record.
+GenerationLimits generationLimits(const Options &options);
+
+/// The entries that have work.
+struct GenerationWork {
+  bool hasPrompt = false;  ///< PREFILL: a row's prompt is not complete
+  bool hasRunning = false; ///< DECODE: a row waits for its next token
+};
+
 /// Called for each token. Returns false to cancel the row.
 using TokenListener = std::function<bool(const GeneratedToken &token)>;
 
@@ -91,6 +101,15 @@ public:
   /// Processes one chunk of a prompt, or adds a token to each running row.
   Status step(const TokenListener &onToken);
   bool isBusy() const;
+
+  // For ranks that run their entries at the same time, because the entries have
+  // collectives: the caller chooses the entry for all of them.
+  /// Moves waiting rows to free slots, and returns which entries have work.
+  GenerationWork work();
+  /// Processes one chunk of a prompt; without prompts, only padding.
+  Status prefill(const TokenListener &onToken);
+  /// Adds a token to each running row; without such rows, runs only padding.
+  Status decode(const TokenListener &onToken);
 
   /// Tokens of a row, prompt included; rows at a time; tokens of a chunk.
   int64_t capacity() const { return limits.capacity; }
@@ -134,8 +153,10 @@ private:
             const qlora_entry &prefill, const qlora_entry &decode,
             GenerationLimits limits);
   void fillSlots();
-  Status prefill(size_t slot, const TokenListener &onToken);
-  Status decode(const TokenListener &onToken);
+  std::optional<size_t> nextPrompt() const;
+  bool needsDecode(size_t slot) const {
+    return slots[slot] && !slots[slot]->needsPrefill();
+  }
   Status run(const qlora_entry &entry, const Inputs &inputs);
   void take(size_t slot, std::span<const float> logits,
             const TokenListener &onToken);

@@ -308,12 +308,9 @@ StatusOr<int> runGenerationSession(const SessionRequest &request,
   LoadedWeights weights;
   QLORA_RETURN_IF_ERROR(
       load(request, loaded, adapters, group, *device, weights));
-  const auto &restart = loaded.options.recordedMetadata("restart_length");
   QLORA_ASSIGN_OR_RETURN(
       Generator generator,
-      Generator::of(loaded.module, *device,
-                    {loaded.options.integer("generation_length"),
-                     restart.is_number() ? restart.get<int64_t>() : 0}));
+      Generator::of(loaded.module, *device, generationLimits(loaded.options)));
   RequestAdapters named;
   for (const NamedAdapter &adapter : adapters)
     named.names.push_back(adapter.name);

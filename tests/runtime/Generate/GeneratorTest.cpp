@@ -235,6 +235,38 @@ TEST_F(GeneratorTest, AnswersManyRows) {
   EXPECT_EQ(finished.size(), 9u);
 }
 
+/// In lockstep with other ranks, entries also run when this rank has no row for
+/// them. That changes nothing.
+TEST_F(GeneratorTest, RunsPaddingForOtherRanks) {
+  start();
+  const auto take = [&](const GeneratedToken &token) {
+    answers[token.id].push_back(*token.token);
+    return true;
+  };
+  const auto runBoth = [&] {
+    ASSERT_TRUE(generator->prefill(take).isOk());
+    ASSERT_TRUE(generator->decode(take).isOk());
+  };
+  EXPECT_FALSE(generator->work().hasPrompt);
+  EXPECT_FALSE(generator->work().hasRunning);
+  runBoth();
+  EXPECT_TRUE(answers.empty());
+  const Tokens prompt = {5, 1, 8, 3, 3, 9}; // two chunks
+  add(request(0, prompt, 3));
+  EXPECT_TRUE(generator->work().hasPrompt);
+  EXPECT_FALSE(generator->work().hasRunning);
+  ASSERT_TRUE(generator->decode(take).isOk());
+  EXPECT_TRUE(answers.empty());
+  ASSERT_TRUE(generator->prefill(take).isOk());
+  ASSERT_TRUE(generator->decode(take).isOk());
+  EXPECT_TRUE(answers.empty()) << "before the end of the prompt";
+  runBoth();
+  EXPECT_TRUE(generator->work().hasRunning);
+  runBoth();
+  EXPECT_FALSE(generator->isBusy());
+  EXPECT_EQ(answers[0], answerOf(prompt, 3));
+}
+
 /// Rows that become longer than kRestart are processed again from their first
 /// token, because the cached values of all their tokens change.
 TEST_F(GeneratorTest, RestartsLongRows) {

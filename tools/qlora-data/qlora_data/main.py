@@ -158,6 +158,10 @@ def _run(arguments: list[str]) -> None:
         from .chat import chat
         chat(arguments)
         return
+    if arguments and arguments[0] == "end-tokens":
+        from .end_tokens import print_end_tokens
+        print_end_tokens(arguments)
+        return
     parser = _parser()
     args = parser.parse_args(arguments)
     if not (args.output or args.print_key or args.show):

@@ -122,7 +122,7 @@ static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
     size_t equals = choice.find('=');
     if (isNumbered(choice, lower))
       return json(lower);
-    if (lower == choice.substr(0, equals))
+    if (lower == lowerCase(choice.substr(0, equals)))
       return json(equals == choice.npos ? choice : choice.substr(equals + 1));
   }
   return Status::invalid("'{}' is not supported; choose from: {}", text,

@@ -9,6 +9,20 @@
 
 namespace qlora {
 
+Status checkReproducible(const Options &options, const LoadedModule &module,
+                         int ranks) {
+  if (!options.boolean("reproducible_reductions"))
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(GradientTree::check(module, ranks));
+  const std::string hook = options.text("ddp_comm_hook");
+  if (hook == "no")
+    return Status::ok();
+  return Status::invalid(
+      "--reproducible-reductions needs uncompressed gradients, but '{}' was "
+      "compiled with --ddp-comm-hook {}. Fix: compile without it",
+      module.path(), hook);
+}
+
 int64_t leafLength(int64_t count) {
   return count >> std::countr_zero(static_cast<uint64_t>(count));
 }

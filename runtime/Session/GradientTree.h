@@ -24,12 +24,18 @@
 #include <span>
 #include <vector>
 
+#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {
+
+/// Checks that a run of `ranks` ranks supports --reproducible-reductions, if
+/// the options request it.
+Status checkReproducible(const Options &options, const LoadedModule &module,
+                         int ranks);
 
 /// Returns the order in which a rank runs its `count` micro-batches: the index
 /// k of each turn. Each leaf is the sum of leafLength(count) consecutive turns.

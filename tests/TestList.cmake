@@ -133,6 +133,9 @@ e2e(power-sgd full 30 power_sgd.py)
 e2e(lora-int8 quick 16 lora_int8.py)
 e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 
+# Answers during training: the same on all ranks, and no change of training.
+e2e(answers quick 60 answers.py)
+
 # Golden answers of transformers, from the entries prefill and decode.
 e2e(generation quick 15 generation.py)
 e2e(generation-cuda quick 15 generation.py --target cuda llama3-tied

@@ -230,8 +230,8 @@ const OptionRow kRows[] = {
      "rows that are generated at the same time; 0: the program does not "
      "generate", "", "", 0, 4096},
     {"generation_length", kInt, "2048", kProgram, kGeneration,
-     "maximum tokens of a generated row, prompt included", "", "", 1,
-     1 << 24},
+     "maximum tokens of a generated row, prompt included",
+     "generation_max_length", "", 1, 1 << 24},
     {"kv_cache_dtype", kChoice, "auto", kProgram, kGeneration,
      "data type of cached keys and values in generation; int8: 8 bits, with a "
      "scale for each head of a token; auto: --compute-dtype", "",
@@ -381,6 +381,19 @@ const OptionRow kRows[] = {
     {"logging_steps", kInt, "10", kRun, kReport,
      "optimizer steps between log lines", "log_every_n_steps steps_per_report",
      "", 1, 1e15},
+    {"predict_with_generate", kBool, "false", kRun, kReport,
+     "in each evaluation, also answer the validation rows, greedily, and "
+     "compare the answers with theirs: exact match, f1, ROUGE, answers that "
+     "end. qlora train then compiles a program that also generates, of "
+     "--generation-batch 8 unless another one is given"},
+    {"generation_max_new_tokens", kInt, "auto", kRun, kReport,
+     "maximum tokens of an answer of --predict-with-generate; auto: until the "
+     "row has --generation-length tokens. With qlora train, the default is "
+     "256, or auto if --generation-length is given", "", "auto", 1, 1 << 24},
+    {"compute_metrics", kPath, "", kRun, kReport,
+     "Python file whose function compute_metrics(predictions, references) gets "
+     "two lists of texts from --predict-with-generate, and returns metrics: "
+     "{name: number}"},
     {"run_name", kString, "", kOutput, kReport,
      "name of the run in qlora compare and in sessions/v1 of --output-dir; "
      "empty: the start time"},
@@ -411,9 +424,11 @@ const OptionRow kRows[] = {
      "write the adapter of the best evaluation at the end"},
     {"metric_for_best_model", kChoice, "loss", kRun, kSaving,
      "metric that determines the best evaluation", "",
-     "loss perplexity token_accuracy exact_match eval_loss=loss "
-     "eval_perplexity=perplexity eval_token_accuracy=token_accuracy "
-     "eval_exact_match=exact_match argmax_match=exact_match "
+     "loss perplexity token_accuracy exact_match f1 rouge1 rouge2 rougeL "
+     "rougeLsum stopped eval_loss=loss eval_perplexity=perplexity "
+     "eval_token_accuracy=token_accuracy eval_exact_match=exact_match "
+     "eval_f1=f1 eval_rouge1=rouge1 eval_rouge2=rouge2 eval_rougeL=rougeL "
+     "eval_rougeLsum=rougeLsum eval_stopped=stopped argmax_match=exact_match "
      "eval_argmax_match=exact_match"},
     {"greater_is_better", kChoice, "auto", kRun, kSaving,
      "whether the best evaluation has the greatest --metric-for-best-model; "

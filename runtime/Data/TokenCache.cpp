@@ -36,6 +36,14 @@ static std::string lastLine(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
+std::string converterError(std::string errors) {
+  std::string message = lastLine(std::move(errors));
+  constexpr std::string_view kPrefix = "qlora-data: error: ";
+  if (message.starts_with(kPrefix))
+    message.erase(0, kPrefix.size());
+  return message;
+}
+
 std::vector<std::string> converterFlags(const TokenRequest &request) {
   auto truth = [](bool value) { return value ? "true" : "false"; };
   std::vector<std::string> command = {"--tokenizer",
@@ -91,10 +99,8 @@ runConverter(const std::vector<std::string> &command,
                          runProgram(command, onErrorLine, everySecond));
   if (output.exitCode == 0)
     return output.out;
-  std::string message = lastLine(output.errors);
-  constexpr std::string_view kPrefix = "qlora-data: error: ";
-  if (message.starts_with(kPrefix)) {
-    message.erase(0, kPrefix.size());
+  const std::string message = converterError(output.errors);
+  if (message != lastLine(output.errors)) {
     // For a full disk, qlora-data's message ends with "write to another
     // folder", so the error tells how to choose one.
     if (message.starts_with(written + ": "))

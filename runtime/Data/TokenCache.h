@@ -64,6 +64,10 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
 /// Returns the path of qlora-data: in this executable's folder, else on PATH.
 StatusOr<std::string> findConverter();
 
+/// Returns qlora-data's error from its standard error: the last line, without
+/// the program's name.
+std::string converterError(std::string errors);
+
 /// Counts in the metadata of a file that qlora-data made.
 struct RowsMetadata {
   explicit RowsMetadata(const SafetensorsFile &file);

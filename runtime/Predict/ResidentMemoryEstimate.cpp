@@ -54,6 +54,11 @@ void ResidentMemoryEstimate::addEvaluation(Schedule &schedule,
       add(QLORA_ENTRY_EVALUATE, schedule.inOrder(number, shape).shape);
 }
 
+void ResidentMemoryEstimate::addGeneration() {
+  addAll(QLORA_ENTRY_PREFILL);
+  addAll(QLORA_ENTRY_DECODE);
+}
+
 namespace {
 /// The pages of every arena, touched or not.
 class PageMap {

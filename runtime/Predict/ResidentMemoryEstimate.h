@@ -42,6 +42,9 @@ public:
   /// Adds an evaluation, in file order.
   void addEvaluation(Schedule &schedule, const StepShape &shape);
 
+  /// Adds the generation of answers, which may fill all slots of the caches.
+  void addGeneration();
+
   /// Touched bytes of all arenas together.
   uint64_t bytes() const;
   /// Bytes of all arenas that are not touched.

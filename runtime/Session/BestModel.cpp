@@ -14,7 +14,7 @@ namespace qlora {
 namespace {
 struct MetricRow {
   std::string_view name;
-  double EvaluationResult::*value;
+  double EvaluationResult::*value; ///< null: only of generated answers
   bool greaterIsBetter;
 };
 } // namespace
@@ -26,7 +26,13 @@ static constexpr MetricRow kMetrics[] = {
     {"loss", &EvaluationResult::loss, false},
     {"perplexity", &EvaluationResult::perplexity, false},
     {"token_accuracy", &EvaluationResult::tokenAccuracy, true},
-    {"exact_match", &EvaluationResult::exactMatch, true}};
+    {"exact_match", &EvaluationResult::exactMatch, true},
+    {"f1", nullptr, true},
+    {"rouge1", nullptr, true},
+    {"rouge2", nullptr, true},
+    {"rougeL", nullptr, true},
+    {"rougeLsum", nullptr, true},
+    {"stopped", nullptr, true}};
 
 static const MetricRow &metricOf(const std::string &name) {
   return *std::ranges::find(kMetrics, name, &MetricRow::name);
@@ -55,11 +61,15 @@ static Status checkSameSteps(const Options &options) {
       options.spelling("load_best_model_at_end"), saveSteps, evalSteps);
 }
 
+bool comparesEvaluations(const Options &options) {
+  return options.boolean("load_best_model_at_end") ||
+         options.integer("early_stopping_patience") > 0;
+}
+
 Status checkBestModelOptions(const Options &options) {
-  const bool loadsBest = options.boolean("load_best_model_at_end");
-  const bool stopsEarly = options.integer("early_stopping_patience") > 0;
-  if (!loadsBest && !stopsEarly)
+  if (!comparesEvaluations(options))
     return Status::ok();
+  const bool loadsBest = options.boolean("load_best_model_at_end");
   const char *option =
       loadsBest ? "load_best_model_at_end" : "early_stopping_patience";
   const bool hasData = !options.paths("validation_file").empty() ||
@@ -80,12 +90,22 @@ static bool isGreaterBetter(const Options &options) {
 
 BestModel::BestModel(const Options &options)
     : name(options.text(kMetricOption)),
+      isOfAnswers(options.boolean("predict_with_generate")),
       greaterIsBetter(isGreaterBetter(options)),
       threshold(options.number("early_stopping_threshold")),
       patience(options.integer("early_stopping_patience")) {}
 
+/// Returns a metric of the evaluation; NaN if the evaluation lacks it.
+static double valueOf(const EvaluationResult &result, const std::string &name) {
+  if (const auto found = result.ofAnswers.find(name);
+      found != result.ofAnswers.end())
+    return found->get<double>();
+  const MetricRow &metric = metricOf(name);
+  return metric.value ? result.*metric.value : std::nan("");
+}
+
 void BestModel::add(const EvaluationResult &result, int64_t step) {
-  const double value = result.*metricOf(name).value;
+  const double value = valueOf(result, name);
   const bool isBetter =
       !std::isnan(value) &&
       (!best || (greaterIsBetter ? value > *best : value < *best));
@@ -101,6 +121,7 @@ void BestModel::add(const EvaluationResult &result, int64_t step) {
 
 nlohmann::ordered_json BestModel::state() const {
   return {{"of", name},
+          {"of_answers", isOfAnswers},
           {"greater_is_better", greaterIsBetter},
           {"metric", best ? nlohmann::ordered_json(*best) : nullptr},
           {"step", bestStep},
@@ -112,6 +133,7 @@ void BestModel::restore(const nlohmann::ordered_json &state) {
   const OptionRow &row = *findOption(optionTable(), kMetricOption);
   const auto earlier = parseOptionText(row, state.value("of", name));
   if (!earlier.isOk() || earlier.value() != name ||
+      state.value("of_answers", false) != isOfAnswers ||
       state.value("greater_is_better", greaterIsBetter) != greaterIsBetter)
     return;
   if (!state.at("metric").is_null())

@@ -19,6 +19,9 @@
 
 namespace qlora {
 
+/// Whether the run compares evaluations: it keeps the best, or stops early.
+bool comparesEvaluations(const Options &options);
+
 /// Checks that the evaluation and checkpoint options are consistent.
 Status checkBestModelOptions(const Options &options);
 
@@ -41,6 +44,9 @@ public:
 
 private:
   const std::string name; ///< metric's name, without eval_
+  /// Whether metrics are those of generated answers. With the same name they
+  /// measure something else, such as exact_match.
+  const bool isOfAnswers;
   const bool greaterIsBetter;
   const double threshold;
   const int64_t patience; ///< 0: never stops

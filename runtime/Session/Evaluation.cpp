@@ -9,8 +9,12 @@
 #include <cmath>
 #include <functional>
 
+#include <fmt/ranges.h>
+
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Base/UserFiles.h"
+#include "runtime/Session/AnswerEvaluation.h"
 #include "runtime/Watch/StepLog.h"
 
 namespace qlora {
@@ -148,14 +152,42 @@ std::string measureOf(const nlohmann::ordered_json &values,
                      values.at("eval_rewards/margins").get<double>());
 }
 
+using Clock = std::chrono::steady_clock;
+
+static double secondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Adds an evaluation's metrics of answers to the logged values and text.
+static void addAnswers(const Run &run, const EvaluationResult &result,
+                       int64_t step, double seconds,
+                       nlohmann::ordered_json &values, std::string &text) {
+  if (result.ofAnswers.empty())
+    return;
+  std::vector<std::string> words;
+  for (const auto &[name, value] : result.ofAnswers.items()) {
+    values["eval_" + name] = value;
+    words.push_back(metricText(name, value.get<double>()));
+  }
+  values["eval_generation_runtime"] = seconds;
+  text += fmt::format(
+      "\n  answers: {} ({:.1f} s)\n  {}", fmt::join(words, ", "), seconds,
+      shownPath(answersFile(run.outputFolder, step)));
+}
+
 StatusOr<std::optional<EvaluationResult>>
 evaluateAndLog(const Run &run, int64_t step, double epoch,
                const std::string &title) {
-  auto start = std::chrono::steady_clock::now();
-  QLORA_ASSIGN_OR_RETURN(const auto evaluated, evaluate(run));
-  double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-          .count();
+  const Clock::time_point start = Clock::now();
+  QLORA_ASSIGN_OR_RETURN(auto evaluated, evaluate(run));
+  const double seconds = secondsSince(start);
+  const Clock::time_point generating = Clock::now();
+  if (run.answers && evaluated) {
+    QLORA_ASSIGN_OR_RETURN(auto metrics, run.answers->evaluate(run, step));
+    if (!metrics)
+      return std::optional<EvaluationResult>();
+    evaluated->ofAnswers = std::move(*metrics);
+  }
   if (!run.metrics || !evaluated)
     return evaluated;
   const EvaluationResult &result = *evaluated;
@@ -169,12 +201,15 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
   addSums(values, "eval_", result.sums, run.routerFactor());
-  const std::string text =
-      fmt::format("evaluation {}: loss {:.4f}, {}\n  token accuracy {:.1f} %, "
-                  "exact match {:.1f} % of {} rows ({:.1f} s)",
-                  title, result.loss, measureOf(values, result),
-                  100 * result.tokenAccuracy, 100 * result.exactMatch,
-                  formatCount(static_cast<uint64_t>(result.rows)), seconds);
+  std::string text = fmt::format(
+      "evaluation {}: loss {:.4f}, {}\n  token accuracy {:.1f} %{} of {} rows "
+      "({:.1f} s)",
+      title, result.loss, measureOf(values, result), 100 * result.tokenAccuracy,
+      run.answers ? ""
+                    : fmt::format(", exact match {:.1f} %",
+                                  100 * result.exactMatch),
+      formatCount(static_cast<uint64_t>(result.rows)), seconds);
+  addAnswers(run, result, step, secondsSince(generating), values, text);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));
   return evaluated;
 }

@@ -5,6 +5,8 @@
 #ifndef QLORA_RUNTIME_SESSION_EVALUATION_H
 #define QLORA_RUNTIME_SESSION_EVALUATION_H
 
+#include <nlohmann/json.hpp>
+
 #include <optional>
 #include <string>
 
@@ -20,6 +22,9 @@ struct EvaluationResult {
   double exactMatch = 0; ///< fraction of rows whose labels are all the argmax
   int64_t rows = 0;         ///< rows with a labelled token
   LossSums sums;
+  /// Metrics of generated answers by name (AnswerEvaluation.h); empty without
+  /// --predict-with-generate.
+  nlohmann::ordered_json ofAnswers = nlohmann::ordered_json::object();
 };
 
 /// Returns the metrics of the training objective as text, such as "perplexity

@@ -29,16 +29,12 @@ static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   QLORA_ASSIGN_OR_RETURN(std::string program, findConverter());
   words.insert(words.begin(), std::move(program));
   QLORA_ASSIGN_OR_RETURN(ProcessOutput output, runProgram(words));
-  std::string &text = output.exitCode == 0 ? output.out : output.errors;
+  if (output.exitCode != 0)
+    return Status::unavailable("{}", converterError(output.errors));
+  std::string &text = output.out;
   while (text.ends_with('\n'))
     text.pop_back();
-  text.erase(0, text.rfind('\n') + 1);
-  if (output.exitCode == 0)
-    return text;
-  constexpr std::string_view kPrefix = "qlora-data: error: ";
-  if (text.starts_with(kPrefix))
-    text.erase(0, kPrefix.size());
-  return Status::unavailable("{}", text);
+  return text.substr(text.rfind('\n') + 1);
 }
 
 Status prepareHub(const Options &options) {
@@ -57,7 +53,7 @@ StatusOr<std::string> pushToHub(const Options &options) {
   return Status::error(
       pushed.status().code(),
       "the adapter is in '{}' but not on the hub: {}. Fix: hf upload {} {} "
-      "--exclude 'checkpoint-*' 'runs/*' 'sessions/*'",
+      "--exclude 'checkpoint-*' 'predictions/*' 'runs/*' 'sessions/*'",
       shownPath(folder), pushed.status().message(), id, shownPath(folder));
 }
 

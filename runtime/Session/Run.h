@@ -18,6 +18,7 @@
 
 namespace qlora {
 
+class AnswerEvaluation;
 class Profiler;
 
 /// References to objects that the session owns.
@@ -32,6 +33,7 @@ struct Run {
   Dataset *const validation; ///< null: no evaluation
   Metrics *const metrics;    ///< null on ranks other than 0
   Profiler *const profiler;  ///< null: no profile is requested
+  AnswerEvaluation *const answers; ///< null: no answers are generated
   const std::string outputFolder;
   const StepShape stepShape;
   /// Number of steps that the options request; 0 without training data.

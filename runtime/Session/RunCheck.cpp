@@ -8,11 +8,13 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/BestModel.h"
 #include "runtime/Session/OutputFolder.h"
+#include "runtime/Session/AnswerScorer.h"
 
 namespace qlora {
 
 Status checkRun(const Options &options, bool follows) {
   QLORA_RETURN_IF_ERROR(checkBestModelOptions(options));
+  QLORA_RETURN_IF_ERROR(checkAnswerOptions(options));
   QLORA_RETURN_IF_ERROR(checkDataFiles(options, trains(options)));
   if (follows)
     QLORA_RETURN_IF_ERROR(checkOutputFolder(options));

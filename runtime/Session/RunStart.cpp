@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Session/AnswerEvaluation.h"
 #include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Watch/Metrics.h"
 
@@ -69,10 +70,10 @@ Status RunStart::compare(const RunMetadata &own) {
 }
 
 Status RunStart::takeFolder(const std::string &output) {
-  const bool isOurs = resume && resume->isIn(output);
-  QLORA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> replaced,
-      qlora::takeFolder(output, run, isOurs ? resume->step() : -1));
+  const int64_t step = resume && resume->isIn(output) ? resume->step() : -1;
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> replaced,
+                         qlora::takeFolder(output, run, step));
+  AnswerEvaluation::removeAfter(output, step);
   if (!replaced.empty())
     remarks.push_back(fmt::format("this run renames {} in '{}', for example "
                                   "to {}.replaced; the next run that renames "

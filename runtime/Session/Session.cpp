@@ -14,6 +14,7 @@
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Predict/ResidentMemoryEstimate.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/AnswerEvaluation.h"
 #include "runtime/Session/ArenaTensors.h"
 #include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Session/CheckpointWriter.h"
@@ -97,6 +98,7 @@ private:
   std::unique_ptr<Profiler> profiler; ///< null: not requested
   LoadedWeights weights;
   std::unique_ptr<Device> device;
+  std::unique_ptr<AnswerEvaluation> answers; ///< null: generates no answers
 };
 
 } // namespace
@@ -296,6 +298,8 @@ uint64_t Session::untouchedBytes() const {
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
     touched.addEvaluation(validationData->schedule(), stepShape());
+  if (answers)
+    touched.addGeneration();
   return touched.untouchedBytes();
 }
 
@@ -398,6 +402,9 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(openProfiler());
+  QLORA_ASSIGN_OR_RETURN(
+      answers, AnswerEvaluation::open(module, *device, options, group,
+                                      listener()));
   QLORA_RETURN_IF_ERROR(checkRankConsistency(
       request, module, options, group, trainData.get(), validationData.get()));
   QLORA_RETURN_IF_ERROR(
@@ -421,6 +428,7 @@ StatusOr<int> Session::run() {
                 validationData.get(),
                 listener(),
                 profiler.get(),
+                answers.get(),
                 outputFolder,
                 stepShape(),
                 totalSteps(),
@@ -454,15 +462,8 @@ static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
                                      loaded.module.rowRanks()));
   QLORA_RETURN_IF_ERROR(
       checkRankSpeeds(loaded.options, loaded.module, env.worldSize));
-  if (!loaded.options.boolean("reproducible_reductions"))
-    return loaded;
-  QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
-  if (const std::string hook = loaded.options.text("ddp_comm_hook");
-      hook != "no")
-    return Status::invalid(
-        "--reproducible-reductions needs uncompressed gradients, but '{}' was "
-        "compiled with --ddp-comm-hook {}. Fix: compile without it",
-        loaded.module.path(), hook);
+  QLORA_RETURN_IF_ERROR(
+      checkReproducible(loaded.options, loaded.module, env.worldSize));
   return loaded;
 }
 

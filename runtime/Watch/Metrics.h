@@ -20,7 +20,12 @@
 //
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_exact_match, eval_rows,
-//                    eval_runtime (s), eval_aux_loss
+//                    eval_runtime (s), eval_aux_loss; with
+//                    --predict-with-generate, eval_exact_match is the share of
+//                    generated answers, and there are also eval_f1,
+//                    eval_rouge1, eval_rouge2, eval_rougeL, eval_rougeLsum,
+//                    eval_stopped, those of --compute-metrics,
+//                    eval_generation_runtime (s), and eval_unanswered, if not 0
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,
 //                    checkpoint_runtime (s of waits for checkpoints),

@@ -114,15 +114,22 @@ static std::string evaluationsHtml(const std::vector<json> &evaluations) {
   std::string html =
       "<section><h2>Evaluations</h2><div class=\"wide\"><table><thead><tr>"
       "<th>step</th><th>epoch</th><th>loss</th><th>perplexity</th>"
-      "<th>token accuracy</th></tr></thead><tbody>";
+      "<th>token accuracy</th>";
+  const bool hasAnswers = std::ranges::any_of(
+      evaluations,
+      [](const json &line) { return !loggedMetricsText(line).empty(); });
+  html += hasAnswers ? "<th>answers</th></tr></thead><tbody>"
+                     : "</tr></thead><tbody>";
   for (const json &line : evaluations) {
     const double right = numberOf(line, "eval_token_accuracy");
     html += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
         shown(line, "step", "{:.0f}"), shown(line, "epoch", "{:.2f}"),
         shown(line, "eval_loss", "{:.4g}"),
         shown(line, "eval_perplexity", "{:.4g}"),
-        std::isfinite(right) ? fmt::format("{:.1f} %", 100 * right) : "–");
+        std::isfinite(right) ? fmt::format("{:.1f} %", 100 * right) : "–",
+        hasAnswers ? "<td>" + escapeHtml(loggedMetricsText(line)) + "</td>"
+                   : "");
   }
   return html + "</tbody></table></div></section>";
 }
@@ -217,6 +224,7 @@ section{margin:0 0 1.5rem}
 .charts{display:grid;gap:1.5rem;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr))}
 table{border-collapse:collapse;font-size:.92rem}
+.answer{max-height:12rem;min-width:12rem;overflow:auto;white-space:pre-wrap}
 .wide{overflow-x:auto}.wide td,.wide th{white-space:nowrap;overflow-wrap:normal}
 th,td{text-align:left;vertical-align:top;padding:.25rem .9rem .25rem 0;
 border-bottom:1px solid var(--rule)}
@@ -244,6 +252,7 @@ std::string reportPage(const RunFolder &run) {
   return pageHtml(run.name,
                   unreadableHtml(kMetricsFile, logged.unreadable) +
                       chartsHtml(logged) + evaluationsHtml(logged.evaluations) +
+                      answersHtml(run.answers) +
                       totalsHtml(logged) + planHtml(run.plan) +
                       machineHtml(run.environment) +
                       settingsHtml(run.settings ? &*run.settings : nullptr));

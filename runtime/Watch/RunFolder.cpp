@@ -56,6 +56,7 @@ StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   std::error_code ignored;
   run.name = std::filesystem::canonical(folder, ignored).filename();
   run.logged = LoggedLines(metrics.value());
+  run.answers = readLastAnswers(folder, run.logged.evaluations);
   Options settings;
   if (settings.applyYaml(folder + "/" + kSettingsFile).isOk())
     run.settings = std::move(settings);

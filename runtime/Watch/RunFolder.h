@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // Reads the files of a run for pages and tables about it: metrics.jsonl,
-// config.resolved.yaml, environment.json and plan.json. The folder is a run's
-// --output-dir or a session's (Session/SessionRecord.h). For a run that still
-// trains or was interrupted, the files contain the values logged so far.
+// config.resolved.yaml, environment.json, plan.json and files of answers. The
+// folder is a run's --output-dir or a session's (Session/SessionRecord.h). For
+// a run that still trains or was interrupted, the files contain the values
+// logged so far.
 
 #ifndef QLORA_RUNTIME_WATCH_RUNFOLDER_H
 #define QLORA_RUNTIME_WATCH_RUNFOLDER_H
@@ -17,6 +18,7 @@
 
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Watch/AnswersTable.h"
 
 namespace qlora {
 
@@ -37,6 +39,7 @@ struct LoggedLines {
 struct RunFolder {
   std::string name; ///< name of the folder
   LoggedLines logged{""};
+  std::vector<FirstAnswers> answers; ///< of the last evaluations
   std::optional<Options> settings; ///< nullopt if unreadable
   /// JSON objects; empty if the file is missing.
   nlohmann::json environment = nlohmann::json::object();

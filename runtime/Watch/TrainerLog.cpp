@@ -63,6 +63,10 @@ Status TrainerLog::log(const ordered_json &values) {
         {"learning_rate", "lr"}, {"epoch", "epoch"}})
     if (values.contains(ours))
       line[theirs] = values[ours];
+  if (values.contains("eval_generation_runtime")) // metrics of answers
+    for (const auto &[name, value] : values.items())
+      if (name.starts_with("eval_"))
+        line[name] = value;
   line["percentage"] =
       totalSteps > 0 ? rounded(100.0 * double(step) / double(totalSteps)) : 100;
   line["elapsed_time"] = formatDuration(elapsed);

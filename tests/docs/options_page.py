@@ -55,6 +55,8 @@ SECTIONS = {
                "dataset-columns row-format excess-length-strategy "
                "dataset-num-proc completion-only-loss assistant-only-loss "
                "allow-template-drops",
+    "data.md#generated-answers": "predict-with-generate compute-metrics "
+                                 "generation-max-new-tokens",
     "data.md#preferences": "rl beta",
     "data.md#answers-without-a-pair": "loss-type desirable-weight "
                                       "undesirable-weight",

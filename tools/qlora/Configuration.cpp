@@ -23,6 +23,7 @@
 #include "tools/qlora/ForeignConfigKeys.h"
 #include "tools/qlora/ForeignTools.h"
 #include "tools/qlora/HubCache.h"
+#include "tools/qlora/AnswerSettings.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
 
@@ -438,6 +439,8 @@ StatusOr<Configuration> configure(const CommandLine &line,
   if (file.hasPeftTargets && result.program.empty() &&
       !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
+  if (result.program.empty())
+    QLORA_RETURN_IF_ERROR(addAnswerSettings(result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
   QLORA_RETURN_IF_ERROR(addTarget(machines, use, result));

@@ -59,6 +59,7 @@ static const ForeignRow kForeignRows[] = {
      "eval_steps"},
     {"saves_per_epoch", "save_strategy", "1=epoch 0=no",
      "cannot save several times an epoch: write save_steps"},
+    {"max_new_tokens", "generation_max_new_tokens", kAny, ""},
     {"eval_on_start", "", "*",
      "is not needed: the first evaluation runs before training"},
 
@@ -129,11 +130,14 @@ static const ForeignRow kForeignRows[] = {
     {"dataset_name dataset_config", "", kOff,
      "names a data set on the hub: download it, and name its JSONL file with "
      "train_file"},
+    {"generation_num_beams num_beams", "", "1",
+     "searches with several beams, which is not supported: write 1"},
+    {"do_sample", "", kOff,
+     "samples answers, but training generates greedily: write false"},
     {"max_samples", "", kOff,
      "would train on the first rows only: write these into a file, or use "
      "max_steps"},
-    {"do_predict predict_with_generate "
-     "loraplus_lr_embedding use_galore use_badam "
+    {"do_predict loraplus_lr_embedding use_galore use_badam "
      "mask_history group_by_length interleave_probs default_system tool_format "
      "shift_attn "
      "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "

@@ -73,7 +73,7 @@ static const ToolKeys kToolKeys[] = {
      "packing neat_packing mask_history train_on_prompt enable_thinking "
      "preserve_thinking default_system tool_format mix_strategy "
      "interleave_probs tokenized_path shift_attn resize_vocab do_predict "
-     "predict_with_generate trust_remote_code do_train do_eval deepspeed fsdp "
+     "trust_remote_code do_train do_eval deepspeed fsdp "
      "fsdp_config gradient_checkpointing_kwargs"},
     // TRL: trainer/{model,sft,dpo,kto}_config.py, experimental/orpo.
     {kTrl, "use_peft", "false"},

@@ -230,9 +230,12 @@ static int64_t expertsOf(ModuleOp model) {
 
 LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
   std::vector<ParallelMesh> meshes;
+  // Generation does not work with ep.
+  const int64_t experts =
+      settings.compile.generationRows > 0 ? 0 : expertsOf(model);
   if (settings.findsLayout)
-    meshes = ParallelMesh::candidates(
-        settings.ranks, settings.compile.trainsAll, expertsOf(model));
+    meshes = ParallelMesh::candidates(settings.ranks,
+                                      settings.compile.trainsAll, experts);
   if (meshes.size() == 1) {
     if (Status status = setLayout(settings, meshes.front()); !status.isOk())
       return emitError(model.getLoc(), status.message());

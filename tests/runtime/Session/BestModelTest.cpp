@@ -43,6 +43,31 @@ TEST(BestModel, IsTheLowestLossAndTheGreatestAccuracy) {
   EXPECT_FALSE(lowest.shouldStop());
 }
 
+/// Metrics of generated answers replace evaluations' own of the same name.
+TEST(BestModel, ComparesAnswers) {
+  BestModel rouge(optionsOf({{"predict_with_generate", "true"},
+                             {"metric_for_best_model", "eval_rougeL"}}));
+  BestModel match(optionsOf({{"predict_with_generate", "true"},
+                             {"metric_for_best_model", "exact_match"}}));
+  int64_t step = 0;
+  for (double value : {0.5, 0.75, 0.25}) {
+    EvaluationResult result;
+    result.exactMatch = 1 - value;
+    result.ofAnswers = {{"rougeL", value}, {"exact_match", value}};
+    rouge.add(result, ++step);
+    match.add(result, step);
+  }
+  EXPECT_EQ(rouge.step(), 2);
+  EXPECT_EQ(rouge.metric(), 0.75);
+  EXPECT_EQ(match.step(), 2);
+  // Without answers, exact_match has another meaning.
+  BestModel other(optionsOf({{"metric_for_best_model", "exact_match"}}));
+  other.restore(match.state());
+  EXPECT_EQ(other.metric(), std::nullopt);
+  rouge.add(loss(1), ++step); // without the metric
+  EXPECT_EQ(rouge.step(), 2);
+}
+
 TEST(BestModel, StopsAfterThePatience) {
   const Options options = optionsOf({{"early_stopping_patience", "2"},
                                      {"early_stopping_threshold", "0.1"}});

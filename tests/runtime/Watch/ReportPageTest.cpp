@@ -151,6 +151,37 @@ TEST(ReportPage, IsMadeOfWhatCanBeRead) {
   EXPECT_THAT(reportPage({.name = "run"}), HasSubstr("Nothing was logged."));
 }
 
+/// The first answers of the last two evaluations are a table, as text or as
+/// token ids.
+TEST(ReportPage, ShowsTheFirstAnswers) {
+  const std::string folder = testing::TempDir() + "answersRun";
+  std::filesystem::create_directories(folder + "/predictions");
+  std::ofstream metrics(folder + "/metrics.jsonl");
+  for (int step : {0, 5, 10, 10})
+    metrics << "{\"step\":" << step
+            << ",\"eval_loss\":2,\"eval_exact_match\":0.5,\"eval_bleu\":31.5,"
+               "\"eval_generation_runtime\":1}\n";
+  metrics.close();
+  std::ofstream(answersFile(folder, 0)) << "{\"prompt\":\"not shown\"}\n";
+  std::ofstream(answersFile(folder, 5))
+      << "{\"prompt\":\"1<2?\",\"prediction\":\"no\",\"reference\":\"yes\"}\n"
+      << "[]\n";
+  std::ofstream(answersFile(folder, 10))
+      << "{\"prompt\":\"1<2?\",\"prediction\":\"yes!\",\"reference\":\"yes\"}"
+      << "\n{\"prompt_ids\":[1,2],\"output_ids\":[3,\"x\"],"
+      << "\"reference_ids\":[4]}\n{\"prompt\":\"" << std::string(9000, 'z')
+      << "\"}\n{\"prom";
+  ASSERT_TRUE(writeReport(folder).isOk());
+  const std::string page = readWholeFile(folder + "/report.html").value();
+  for (const char *part : {"after step 5<", "after step 10<", ">1&lt;2?<",
+                           ">yes<", ">no<", ">yes!<", ">1 2<", ">3<", ">4<",
+                           "bleu 31.5", "exact match 50.0 %", "zzz…<"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("not shown")));
+  EXPECT_THAT(page, Not(HasSubstr(std::string(5000, 'z'))));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ReportPage, AFolderWithoutARunHasNone) {
   const std::string folder = testing::TempDir() + "noRun";
   std::filesystem::create_directories(folder);

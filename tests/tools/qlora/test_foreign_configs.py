@@ -421,8 +421,32 @@ class FileTest(ForeignTest):
                 "per_device_train_batch_size: 2\n",
                 {"rl": "kto", "beta": "0.2", "desirable-weight": "2.0"})
 
+    def test_answers_during_training(self):
+        """Options of Seq2SeqTrainingArguments and of LLaMA-Factory."""
+        text = LLAMA + (f"train_file: {DATA}\nval_size: 4\ncutoff_len: 64\n"
+                        "predict_with_generate: true\n")
+        self.assert_options(text, {
+            "predict-with-generate": "true", "generation-batch": "8",
+            "generation-max-new-tokens": "256", "generation-length": "256"})
+        self.assert_options(text + "max_new_tokens: 32\n"
+                            "generation_num_beams: 1\n",
+                            {"generation-max-new-tokens": "32",
+                             "generation-length": "96"})
+        self.assert_options(text + "generation_max_length: 80\n"
+                            "generation_batch: 2\n",
+                            {"generation-max-new-tokens": None,
+                             "generation-length": "80",
+                             "generation-batch": "2"})
+        self.assert_options(text.replace("true", "false"), {
+            "generation-batch": None, "generation-length": None})
+
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
+                ("generation_num_beams: 4", "several beams"),
+                ("model: " + MODEL + "\npredict_with_generate: true\n"
+                 "entries: train", "Fix: write --entries both"),
+                (f"model: {MODEL}\npredict_with_generate: true\n"
+                 f"train_file: {DATA}", "there are no rows to answer"),
                 ("stage: ppo", "write sft, kto or dpo"),
                 ("stage: dpo\npref_loss: simpo", "write sigmoid"),
                 ("dataset_train_split: 'train[:10%]'",

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from importlib import import_module
 
 from .arguments import Parser, boolean, positive
 from .columns import Columns
@@ -134,33 +135,25 @@ def _report(source: str, counts, max_length: int | None) -> None:
           "the loss; this is the first")
 
 
+# Module and function of each command that is a program of its own. They are
+# imported when they run: some need packages.
+_PROGRAMS = {
+    "chat": ("chat", "chat"),
+    "end-tokens": ("end_tokens", "print_end_tokens"),
+    "generate": ("generation", "generate"),
+    "gguf": ("gguf_vocabulary", "gguf"),
+    "metrics": ("metrics", "metrics"),
+    "serve": ("serve", "serve"),
+}
+
+
 def _run(arguments: list[str]) -> None:
     if arguments and arguments[0] in COMMANDS:
         run_command(arguments)
         return
-    if arguments and arguments[0] == "generate":
-        from .generation import generate
-        generate(arguments)
-        return
-    if arguments and arguments[0] == "serve":
-        from .serve import serve
-        serve(arguments)
-        return
-    if arguments and arguments[0] == "gguf":
-        from .gguf_vocabulary import gguf
-        gguf(arguments)
-        return
-    if arguments and arguments[0] == "metrics":
-        from .metrics import metrics
-        metrics(arguments)
-        return
-    if arguments and arguments[0] == "chat":
-        from .chat import chat
-        chat(arguments)
-        return
-    if arguments and arguments[0] == "end-tokens":
-        from .end_tokens import print_end_tokens
-        print_end_tokens(arguments)
+    if arguments and arguments[0] in _PROGRAMS:
+        module, function = _PROGRAMS[arguments[0]]
+        getattr(import_module(f".{module}", __package__), function)(arguments)
         return
     parser = _parser()
     args = parser.parse_args(arguments)

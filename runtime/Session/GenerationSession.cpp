@@ -270,16 +270,10 @@ static Status load(const SessionRequest &request, const LoadedRequest &loaded,
       isChoice || adapters.empty() ? "" : adapters.front().folder;
   if (!from.empty())
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
-  WeightRequest wanted{module,
-                       group,
-                       request.baseCache,
-                       options.text("model_name_or_path"),
-                       from,
-                       static_cast<uint64_t>(options.integer("seed"))};
-  wanted.tokens = options.lengths("trainable_token_indices");
-  wanted.factors = {options.text("init_lora_weights"),
-                    options.recordedMetadata("adapter_factors"), wanted.seed};
-  QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, device));
+  QLORA_ASSIGN_OR_RETURN(
+      weights, loadWeights(WeightRequest::of(module, options, group,
+                                             request.baseCache, from),
+                           device));
   if (isChoice)
     return loadAdapterChoice(module, adapters, device);
   const qlora_entry *first = module.entry(QLORA_ENTRY_INITIALIZE);

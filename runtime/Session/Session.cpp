@@ -227,10 +227,8 @@ Status Session::loadBase() {
       start.resume ? "" : options.text("adapter_name_or_path");
   if (!from.empty())
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
-  const auto seed = static_cast<uint64_t>(options.integer("seed"));
-  WeightRequest wanted{module, group, request.baseCache,
-                       options.text("model_name_or_path"), from, seed};
-  wanted.tokens = options.lengths("trainable_token_indices");
+  WeightRequest wanted =
+      WeightRequest::of(module, options, group, request.baseCache, from);
   if (module.table().trained_pieces > 1)
     wanted.piece = static_cast<uint32_t>(
         group.collectives(QLORA_GROUP_FSDP).rank());
@@ -245,8 +243,6 @@ Status Session::loadBase() {
                                         Metrics::kBytes);
   if (request.sweep)
     wanted.shared = &request.sweep->base;
-  wanted.factors = {options.text("init_lora_weights"),
-                    options.recordedMetadata("adapter_factors"), wanted.seed};
   if (metrics)
     wanted.factors.progress =
         metrics->progress("decomposing weights", "weights");

@@ -15,6 +15,20 @@
 
 namespace qlora {
 
+WeightRequest WeightRequest::of(const LoadedModule &module,
+                                const Options &options, RankGroup &group,
+                                const QuantizedBaseCacheRequest &cache,
+                                const std::string &adapter) {
+  WeightRequest request{
+      module,  group,
+      cache,   options.text("model_name_or_path"),
+      adapter, static_cast<uint64_t>(options.integer("seed"))};
+  request.tokens = options.lengths("trainable_token_indices");
+  request.factors = {options.text("init_lora_weights"),
+                     options.recordedMetadata("adapter_factors"), request.seed};
+  return request;
+}
+
 /// Returns the sweep's shared base if this run needs the same bytes, else a new
 /// base. `ofFactors`: initial LoRA factors are subtracted from the base. Such a
 /// base is neither cached nor shared, because baseKey() ignores the factors.

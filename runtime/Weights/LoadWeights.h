@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/Base/Options.h"
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
@@ -43,6 +44,13 @@ struct WeightRequest {
   Collectives *shards = nullptr;    ///< see ParameterSources
   Collectives *slices = nullptr;    ///< see ParameterSources
   uint32_t piece = 0;               ///< see ParameterSources
+
+  /// Returns what `options` say about the weights, for a rank that shares
+  /// nothing. `adapter`: as adapterFolder.
+  static WeightRequest of(const LoadedModule &module, const Options &options,
+                          RankGroup &group,
+                          const QuantizedBaseCacheRequest &cache,
+                          const std::string &adapter);
 };
 
 struct LoadedWeights {

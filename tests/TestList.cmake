@@ -137,12 +137,12 @@ e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 e2e(answers quick 60 answers.py)
 
 # Golden answers of transformers, from the entries prefill and decode.
-e2e(generation quick 15 generation.py)
-e2e(generation-cuda quick 15 generation.py --target cuda llama3-tied
+e2e(generation quick 40 generation.py)
+e2e(generation-cuda quick 30 generation.py --target cuda llama3-tied
     mistral-window gptoss-mxfp4)
-e2e(generation-one-slot full 15 generation.py --slots 1 --chunk 5)
-e2e(generation-seven-slots full 15 generation.py --slots 7 --chunk 64)
-e2e(generation-bf16 quick 15 generation.py --bf16 llama3-tied qwen3-ranks)
+e2e(generation-one-slot full 40 generation.py --slots 1 --chunk 5)
+e2e(generation-seven-slots full 40 generation.py --slots 7 --chunk 64)
+e2e(generation-bf16 quick 20 generation.py --bf16 llama3-tied qwen3-ranks)
 
 goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)
 goldens(rank-speeds quick 3 --ranks 2 --run-flag=--rank-speeds --run-flag=3,1

@@ -6,9 +6,10 @@ with transformers.
 
 Each case is compiled with slots for `--slots` rows and with small chunks of
 prompts. The prompts of generate.safetensors run at the same time, without and
-with the adapter. Greedy tokens must be equal, and the logits of the first and
-last token within golden_case.LOGITS. The same prompts, sampled in another order
-and alone, must give the same tokens. Their log-probabilities must be those of
+with the adapter, on 1 to 3 ranks. Greedy tokens must be equal, and the logits
+of the first and last token within golden_case.LOGITS. The same prompts, sampled
+in another order, alone and on other numbers of ranks, must give the same
+tokens. Their log-probabilities must be those of
 the training forward. With --bf16, only this is compared.
 
 Cases with plain LoRA are also compiled without entries of training and with
@@ -19,7 +20,7 @@ one batch choose the base or an adapter.
 import argparse
 import json
 import os
-import subprocess
+import sys
 import tempfile
 
 import numpy as np
@@ -30,6 +31,10 @@ import safetensors_io
 from golden_case import Failure, check
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+sys.path.append(os.path.join(ROOT, "tools/qlora-data"))
+from qlora_data import engine  # noqa: E402
+from qlora_data.errors import DataError  # noqa: E402
+
 GOLDENS = os.path.join(ROOT, "tests/Inputs/goldens")
 CAPACITY = 72  # the longest prompt has 40 tokens, an answer 24
 # Log-probabilities of the sampler and of the training forward.
@@ -37,38 +42,48 @@ LOG_PROBS, LOG_PROBS_BF16 = 1e-5, 2e-2
 
 
 class Engine:
-    """A running `qlora-run --generate`."""
+    """Running `qlora-run --generate`, on one or several ranks."""
 
-    def __init__(self, command, log, environment):
-        self.log = open(log, "a")
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, text=True, env=environment)
-        self.ready = json.loads(self.process.stdout.readline() or "{}")
-        if "ready" not in self.ready:
-            raise Failure(f"{command} did not start:\n{open(log).read()}")
+    def __init__(self, command, log, environment, ranks=1):
+        # The log gets what the ranks write to stderr.
+        command = ["sh", "-c", 'exec "$@" 2>>"$0"', log, *command]
+        if environment:
+            command = ["env", *(f"{name}={value}" for name, value
+                                in environment.items()), *command]
+        self.log = log
+        try:
+            self.ranks = engine.Engine(command, ranks)
+        except DataError as error:
+            raise self.failure(error)
+        self.adapters = self.ranks.adapters
+        self.vocabulary = self.ranks.vocabulary
+
+    def failure(self, error):
+        with open(self.log) as file:
+            return Failure(f"{error}\n{file.read()}")
 
     def generate(self, requests):
         """Returns the answers of requests {"id": ..., ...}, by id."""
-        for request in requests:
-            self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
         answers = {request["id"]: [] for request in requests}
         left = len(requests)
-        while left:
-            line = json.loads(self.process.stdout.readline())
-            if "error" in line:
-                raise Failure(str(line))
-            answers[line["id"]].append(line)
-            left -= "finish" in line
+        try:
+            for request in requests:
+                self.ranks.send(request)
+            while left:
+                line = self.ranks.receive()
+                if "error" in line:
+                    raise Failure(str(line))
+                answers[line["id"]].append(line)
+                left -= "finish" in line
+        except DataError as error:
+            raise self.failure(error)
         return answers
 
     def close(self):
-        self.process.stdin.close()
-        code = self.process.wait(60)
-        self.log.close()
-        if code:
-            raise Failure(f"qlora-run --generate exited {code}")
+        try:
+            self.ranks.__exit__(None)
+        except DataError as error:
+            raise self.failure(error)
 
 
 def capacity_of(case):
@@ -118,14 +133,14 @@ def requests_of(golden, count, new_tokens, **options):
             for number in range(count)]
 
 
-def check_sampling(engine, golden, count):
+def check_sampling(running, golden, count):
     """Rows that are sampled together and alone must be equal. Returns their
     tokens, and the log-probabilities of the answers' tokens."""
     rows = requests_of(golden, count, 24, temperature=1.3, top_k=50, top_p=0.95,
                        repetition_penalty=1.1, seed=5, logprobs=1)
-    tokens = [[line["token"] for line in engine.generate([row])[row["id"]]]
+    tokens = [[line["token"] for line in running.generate([row])[row["id"]]]
               for row in rows]
-    together = engine.generate(rows[::-1] + [
+    together = running.generate(rows[::-1] + [
         {**row, "id": row["id"] + count} for row in rows])
     for number in range(2 * count):
         got = [line["token"] for line in together[number]]
@@ -137,9 +152,9 @@ def check_sampling(engine, golden, count):
             for row in rows]
 
 
-def check_scores(engine, case, rows, errors):
+def check_scores(running, case, rows, errors):
     """Scores of the rows as prompts must be those of the sampled answers."""
-    scored = engine.generate([
+    scored = running.generate([
         {"id": number, "input_ids": ids, "prompt_logprobs": True,
          "max_new_tokens": 0} for number, (ids, _) in enumerate(rows)])
     for number, (ids, expected) in enumerate(rows):
@@ -175,6 +190,21 @@ def check_forward(command, case, rows, folder, environment, limit, errors):
             expected = log_softmax(logits[number, at - 1])[tokens[at]]
             check(errors, "log-probabilities",
                   abs(log_probs[at - len(tokens)] - expected), limit)
+
+
+def run_side(golden, case, side, running, errors, is_bf16):
+    """Answers the prompts with an engine, and ends it. Returns the sampled rows
+    of check_sampling."""
+    count = sum(name.startswith("prompt.") for name in golden)
+    if not is_bf16:
+        answers = running.generate(requests_of(
+            golden, count, 24, logprobs=running.vocabulary))
+        compare(golden, side, answers, count, errors)
+    rows = check_sampling(running, golden, count)
+    if not is_bf16:
+        check_scores(running, case, rows, errors)
+    running.close()
+    return rows
 
 
 def plain_adapter(case):
@@ -236,23 +266,23 @@ def run_choice(golden, case, commands, errors, folder):
         "-o", program, "--entries", "generate", "--max-loras", "2",
         "--max-lora-rank", str(rank), "--lora-target-modules",
         json.dumps(targets)], commands.log)
-    engine = Engine(commands.run(program) + [
+    running = Engine(commands.run(program) + [
         "--generate", "--model-name-or-path", os.path.join(case, "model"),
         "--adapter", "own=" + os.path.join(case, "adapter_init"),
         "--adapter", f"wide={wide}"], commands.log, commands.environment)
-    if engine.ready["ready"]["adapters"] != ["own", "wide"]:
-        raise Failure(str(engine.ready))
+    if running.adapters != ["own", "wide"]:
+        raise Failure(str(running.adapters))
     count = sum(name.startswith("prompt.") for name in golden)
     rows = []
     for number, adapter in enumerate((None, "own", "wide")):
         for row in requests_of(golden, count, 24, adapter=adapter,
-                               logprobs=engine.ready["ready"]["vocabulary"]):
+                               logprobs=running.vocabulary):
             rows.append({**row, "id": row["id"] + number * count})
     # Neighbours in a batch have different adapters.
-    answers = engine.generate(sorted(rows, key=lambda row: row["id"] % count))
+    answers = running.generate(sorted(rows, key=lambda row: row["id"] % count))
     for number, side in enumerate(("base", "adapter", "adapter")):
         compare(golden, side, answers, count, errors, number * count)
-    engine.close()
+    running.close()
     return ", rows choose"
 
 
@@ -297,16 +327,13 @@ def run_case(name, arguments, folder):
             "--config", os.path.join(case, "train.yaml"), *shape]
         if adapter is not None:
             command += ["--adapter-name-or-path", adapter]
-        engine = Engine([*command, "--generate"], log, environment)
-        vocabulary = engine.ready["ready"]["vocabulary"]
-        if not arguments.bf16:
-            answers = engine.generate(requests_of(golden, count, 24,
-                                                  logprobs=vocabulary))
-            compare(golden, side, answers, count, errors)
-        rows = check_sampling(engine, golden, count)
-        if not arguments.bf16:
-            check_scores(engine, case, rows, errors)
-        engine.close()
+        runs = [run_side(golden, case, side, Engine(
+            [*command, "--generate"], log, environment, ranks), errors,
+            arguments.bf16) for ranks in (1, 2, 3)]
+        rows = runs[0]
+        samples = [[tokens for tokens, _ in run] for run in runs]
+        if samples != samples[:1] * 3:
+            raise Failure(f"other samples on several ranks: {samples}")
         check_forward(command, case, rows, folder, environment,
                       LOG_PROBS_BF16 if arguments.bf16 else LOG_PROBS, errors)
     choice = "" if arguments.bf16 else run_choice(golden, case, commands,

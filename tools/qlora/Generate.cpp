@@ -44,20 +44,22 @@ const Tool &generateTool() {
             "adapter and base are used; TRAIN.so a program compiled with "
             "--generation-batch.\n",
         .input = "MODEL",
-        .common = {"adapter", "input", "output", "system", "max_new_tokens",
-                   "temperature", "top_p", "seed", "load_in_4bit",
-                   "generation_length"},
+        .common = {"adapter", "input", "output", "gpus", "system",
+                   "max_new_tokens", "temperature", "top_p", "seed",
+                   "load_in_4bit", "generation_length"},
         .example = "  qlora generate out/adapter \"Capital of Portugal?\"\n"
                    "  qlora generate Qwen/Qwen3-0.6B --load-in-4bit --input "
                    "rows.jsonl \\\n      --output answers.jsonl\n"};
-    addGenerationTables(result, {kGenerateOptions});
+    addGenerationTables(result, {kGenerateOptions, rankRows()});
     return result;
   }();
   return tool;
 }
 
 /// Refuses mistakes that qlora-data would notice only after compiling.
-static Status checkInputs(const CommandLine &line, const Options &own) {
+static Status checkInputs(const GenerationCommand &command) {
+  const CommandLine &line = command.line;
+  const Options &own = command.own;
   if (line.rest.empty())
     return Status::invalid("no model is named; usage: qlora generate MODEL "
                            "[PROMPT] [options]; see --help");
@@ -77,6 +79,11 @@ static Status checkInputs(const CommandLine &line, const Options &own) {
     if (input.empty() && own.isGiven(name))
       return Status::invalid("{} needs --input; add that, or remove it",
                              own.spelling(name));
+  if (input.empty() && command.ranks.integer("gpus") > 1)
+    return Status::invalid("{} {}: one rank answers a prompt; add --input, or "
+                           "remove it",
+                           command.ranks.spelling("gpus"),
+                           command.ranks.integer("gpus"));
   if (!hasPrompt && input.empty() && isatty(STDIN_FILENO))
     return Status::invalid("no prompt is given. Fix: qlora generate {} "
                            "'PROMPT', or --input FILE",
@@ -92,7 +99,7 @@ Status generate(std::span<const std::string> words) {
   const Options &own = command.own;
   if (!line.answer.empty())
     return fmt::print("{}", line.answer), Status::ok();
-  QLORA_RETURN_IF_ERROR(checkInputs(line, own));
+  QLORA_RETURN_IF_ERROR(checkInputs(command));
   QLORA_ASSIGN_OR_RETURN(const GenerationProgram program,
                          findGenerationProgram(command));
   ToolCommand answer{"qlora-data", {"generate"}};

@@ -7,11 +7,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
 #include "frontend/HfConfig.h"
+#include "runtime/Base/Amounts.h"
+#include "runtime/Base/CpuCount.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/SessionRequest.h"
 #include "runtime/Watch/RunFolder.h"
@@ -62,9 +66,17 @@ static const OptionRow kSamplingOptions[] = {
      "continue after end tokens, until --max-new-tokens"},
 };
 
+static const OptionRow kRankOptions[] = {
+    {"gpus", OptionType::kInt, "1", kRun, "Generate",
+     "ranks (processes) that share the rows: one per GPU for a cuda program, "
+     "else they share the CPU", "nproc_per_node", "", 1, 4096},
+};
+
 std::span<const OptionRow> adapterRows() { return kAdapterOptions; }
 
 std::span<const OptionRow> samplingRows() { return kSamplingOptions; }
+
+std::span<const OptionRow> rankRows() { return kRankOptions; }
 
 static std::span<const OptionRow> onlyRow(std::span<const OptionRow> table,
                                           std::string_view name) {
@@ -97,7 +109,7 @@ GenerationCommand::parse(std::span<const std::string> words, const Tool &tool,
   Options ofTrain(trainTool().tables.front());
   QLORA_ASSIGN_OR_RETURN(command.line, parseCommandLine(words, tool));
   for (Options *options : {&command.own, &command.adapter, &command.sampling,
-                           &ofTrain, &command.run})
+                           &command.ranks, &ofTrain, &command.run})
     QLORA_RETURN_IF_ERROR(options->applySettings(command.line.settings));
   command.isDryRun = ofTrain.boolean("dry_run");
   return command;
@@ -150,24 +162,28 @@ static std::string chatTemplate(const Options &options,
   return adapter + "/" + kFile;
 }
 
-/// Returns the options of a program and of the command line.
-static StatusOr<Options> programOptions(const std::string &program,
-                                        const CommandLine &line) {
+/// Sets the options of a compiled program and of the command line, and the
+/// program's target.
+static Status readProgram(const std::string &path, const CommandLine &line,
+                          GenerationProgram &program) {
   SessionRequest request;
-  request.modulePath = program;
+  request.modulePath = path;
   request.settings = line.settings;
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   if (loaded.options.text("model_name_or_path").empty())
     return Status::invalid("'{}' names no model. Fix: add --model-name-or-path "
                            "DIR",
-                           program);
-  return std::move(loaded.options);
+                           path);
+  program.options = std::move(loaded.options);
+  program.isCuda = loaded.module.table().target == QLORA_TARGET_CUDA;
+  return Status::ok();
 }
 
-/// Resolves what compiles or runs the program. Sets `options` to the program's.
+/// Resolves what compiles or runs the program. Sets the options and the target
+/// of `program`.
 static StatusOr<Configuration> configureProgram(const CommandLine &line,
                                                 const GenerationSource &source,
-                                                Options &options) {
+                                                GenerationProgram &program) {
   CommandLine compiled = line;
   compiled.rest.clear();
   // The given seed is only for sampling, which qlora-data requests.
@@ -180,13 +196,16 @@ static StatusOr<Configuration> configureProgram(const CommandLine &line,
     compiled.rest.push_back(source.program);
   QLORA_ASSIGN_OR_RETURN(Configuration configuration,
                          configure(compiled, "", "", ProgramUse::kTrain));
-  options = configuration.options;
   if (!source.program.empty()) {
-    QLORA_ASSIGN_OR_RETURN(options, programOptions(source.program, line));
+    QLORA_RETURN_IF_ERROR(readProgram(source.program, line, program));
     return configuration;
   }
+  program.options = configuration.options;
+  program.isCuda = configuration.target == "cuda";
+  const Options &options = program.options;
   if (options.text("parallel") != "none")
-    return Status::invalid("{} {}: generation runs on one rank. Fix: remove it",
+    return Status::invalid("{} {}: each rank of a generation has the whole "
+                           "model. Fix: remove it; --gpus starts several ranks",
                            options.spelling("parallel"),
                            options.text("parallel"));
   if (source.usesAdapter() && !source.isChoice)
@@ -211,15 +230,40 @@ engineWords(const std::string &program, const GenerationSource &source,
   return words;
 }
 
-/// Returns qlora-data's flags. `options`: those of the program.
+/// Gives each rank a GPU, or its fraction of the CPUs.
+static Status addRanks(const GenerationCommand &command,
+                       GenerationProgram &program) {
+  const auto ranks = static_cast<int>(command.ranks.integer("gpus"));
+  if (ranks == 1)
+    return Status::ok();
+  // A dry run may be for another machine.
+  if (program.isCuda && !command.isDryRun) {
+    QLORA_ASSIGN_OR_RETURN(const auto gpus, visibleGpus());
+    if (ranks > std::ssize(gpus))
+      return Status::unavailable(
+          "{} {}: this process sees {}. Fix: --gpus {}, or show more GPUs "
+          "(CUDA_VISIBLE_DEVICES)",
+          command.ranks.spelling("gpus"), ranks,
+          formatCounted(std::ssize(gpus), "GPU"), gpus.size());
+  }
+  program.dataFlags.push_back(fmt::format("--ranks={}", ranks));
+  Options runner{runnerRows()};
+  QLORA_RETURN_IF_ERROR(runner.applySettings(command.line.settings));
+  if (!runner.isGiven("threads"))
+    program.engine.push_back(fmt::format(
+        "--threads={}", threadsPerRank({0, std::getenv("OMP_NUM_THREADS"),
+                                        usableCpus(), ranks})));
+  return Status::ok();
+}
+
+/// Returns qlora-data's flags.
 static std::vector<std::string> dataFlags(const GenerationCommand &command,
-                                          const Options &options,
-                                          const GenerationSource &source) {
+                                          const GenerationProgram &program) {
   std::vector<std::string> flags = {
-      "--model=" + options.text("model_name_or_path"),
+      "--model=" + program.options.text("model_name_or_path"),
       fmt::format("--seed={}", command.run.integer("seed"))};
-  if (const auto file = chatTemplate(options, source.adapter()); !file.empty())
-    flags.push_back("--chat-template=" + file);
+  if (!program.chatTemplate.empty())
+    flags.push_back("--chat-template=" + program.chatTemplate);
   const Options &sampling = command.sampling;
   if (sampling.isGiven("system"))
     flags.push_back("--system=" + sampling.text("system"));
@@ -244,15 +288,19 @@ findGenerationProgram(const GenerationCommand &command) {
   GenerationProgram program;
   QLORA_ASSIGN_OR_RETURN(
       const Configuration configuration,
-      configureProgram(command.line, source, program.options));
+      configureProgram(command.line, source, program));
   for (const std::string &text : configuration.notes)
     note(text);
   QLORA_ASSIGN_OR_RETURN(program.made, programCommands(configuration));
   note(program.made.note);
-  program.dataFlags = dataFlags(command, program.options, source);
+  program.run = source.run;
+  program.chatTemplate = chatTemplate(program.options, source.adapter());
+  program.rowsChoose = source.isChoice && source.usesAdapter();
+  program.dataFlags = dataFlags(command, program);
   QLORA_ASSIGN_OR_RETURN(
       program.engine,
       engineWords(program.made.program, source, configuration));
+  QLORA_RETURN_IF_ERROR(addRanks(command, program));
   return program;
 }
 

@@ -31,8 +31,12 @@ std::span<const OptionRow> adapterRows();
 /// Rows that decide how tokens are chosen and where an answer ends.
 std::span<const OptionRow> samplingRows();
 
+/// The row --gpus, of commands whose rows several ranks share.
+std::span<const OptionRow> rankRows();
+
 /// Adds the tables of `own` options, and of all options that find, compile and
-/// run the program, and makes a section of help for each.
+/// run the program, and makes a section of help for each. `own` may have
+/// rankRows().
 void addGenerationTables(Tool &tool,
                          std::vector<std::span<const OptionRow>> own);
 
@@ -42,6 +46,7 @@ struct GenerationCommand {
   Options own;     ///< of the command's own rows
   Options adapter{adapterRows()};
   Options sampling{samplingRows()};
+  Options ranks{rankRows()};
   Options run;     ///< of the option table
   bool isDryRun = false;
   int64_t batch = 8; ///< default of --generation-batch
@@ -56,10 +61,14 @@ struct GenerationCommand {
 struct GenerationProgram {
   ProgramCommands made;
   Options options; ///< of the program
-  /// qlora-data's flags: --model, --seed, --chat-template and those of
-  /// samplingRows().
+  bool isCuda = false;
+  std::string run;          ///< folder of the training, or empty
+  std::string chatTemplate; ///< to use instead of the model's, or empty
+  bool rowsChoose = false;  ///< each row chooses an adapter, or the base
+  /// qlora-data's flags: --model, --seed, --chat-template, --ranks if there are
+  /// several, and those of samplingRows().
   std::vector<std::string> dataFlags;
-  std::vector<std::string> engine; ///< qlora-run's command line
+  std::vector<std::string> engine; ///< qlora-run's command line, of each rank
 };
 
 /// Finds the model and the adapter that the first word and --adapter name, and

@@ -229,8 +229,10 @@ StatusOr<GenerationSource> findSource(const std::string &word,
       source.defaults.insert(source.defaults.begin(),
                              settingOf("model_name_or_path", base));
   }
-  if (hasFile(run, kSettingsFile))
+  if (hasFile(run, kSettingsFile)) {
+    source.run = run;
     QLORA_RETURN_IF_ERROR(addRunSettings(run, source.defaults));
+  }
   QLORA_RETURN_IF_ERROR(warnOfOtherBases(base, source.adapters));
   // Some initial adapters change the base.
   if (source.isBaseOnly)

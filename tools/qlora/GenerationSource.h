@@ -29,6 +29,7 @@ struct GenerationSource {
   /// Whether each row chooses one of the adapters, which are plain LoRA. Else
   /// there is at most one adapter.
   bool isChoice = false;
+  std::string run; ///< output folder whose base is used; empty: no training's
   std::vector<OptionSetting> defaults;
 
   /// The folder of the first adapter; empty: none is named.

@@ -64,11 +64,12 @@ const Tool &serveTool() {
             "are defaults for requests.\n",
         .input = "MODEL",
         .common = {"adapter", "host", "port", "api_key", "served_model_name",
-                   "generation_batch", "generation_length", "load_in_4bit"},
+                   "gpus", "generation_batch", "generation_length",
+                   "load_in_4bit"},
         .example = "  qlora serve out/adapter\n"
                    "  qlora serve Qwen/Qwen3-0.6B --load-in-4bit --port 8080 "
                    "\\\n      --adapter short=out/short/adapter\n"};
-    addGenerationTables(result, {kServeOptions});
+    addGenerationTables(result, {kServeOptions, rankRows()});
     return result;
   }();
   return tool;

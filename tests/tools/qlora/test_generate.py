@@ -16,6 +16,7 @@ GOLDENS = os.path.normpath(os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "../../Inputs/goldens"))
 FAST = ["--generation-length=64", "--max-new-tokens=6",
         "--compute-dtype=float32", "--base-cache=none"]
+CPUS = len(os.sched_getaffinity(0))
 IDS = [{"input_ids": [5, 6, 7]}, {"input_ids": [9]}]
 
 
@@ -67,6 +68,17 @@ class DryRunTest(CommandTest):
         self.assertEqual(engine[1], self.words(MODEL, "b", "--top-k=1")[1][1])
         self.assertNotEqual(engine[1], self.words(
             MODEL, "a", "--generation-batch=4")[1][1])
+
+    def test_ranks(self):
+        words = [MODEL, "--input", DATA]
+        one = self.words(*words)
+        front, engine = self.words(*words, "--gpus=2")
+        self.assertEqual(set(front) - set(one[0]), {"--ranks=2"})
+        added = set(engine) - set(one[1])
+        self.assertEqual(added, {f"--threads={max(1, CPUS // 2)}"})
+        front, engine = self.words(*words, "--nproc-per-node=3", "--threads=4")
+        self.assertIn("--ranks=3", front)
+        self.assertEqual(set(engine) - set(one[1]), {"--threads=4"})
 
     def test_options_of_a_peft_adapter(self):
         folder = self.folder_with("peft", adapter_config__json=json.dumps({
@@ -167,6 +179,8 @@ class DryRunTest(CommandTest):
                 ((MODEL, "--input=none.jsonl"), "--input: there is no file"),
                 ((MODEL, "a", "--output=b"), "--output needs --input; add"),
                 ((MODEL, "a", "--logprobs=1"), "--logprobs needs --input"),
+                ((MODEL, "a", "--gpus=2"), "--gpus 2: one rank answers a "
+                 "prompt; add --input, or remove it"),
                 ((MODEL, "a", "--learning-rate=1"), "unknown option"),
                 ((MODEL, "a", "--lora-rr=1"), "did you mean '--lora-r'?"),
                 ((MODEL, "a", "--top-p=2"), "--top-p"),
@@ -230,6 +244,15 @@ class AnswerTest(CommandTest):
         # The folder may move; the base stays where it was.
         moved = shutil.move(run, self.folder + "/moved")
         self.assertEqual(self.rows(moved), answers)
+
+    def test_ranks(self):
+        rows = [{"input_ids": [5 + row, 6]} for row in range(20)]
+        flags = ["--temperature=1.2", "--seed=3"]
+        one = self.rows(MODEL, *flags, rows=rows)
+        self.assertEqual(len(set(map(str, one))), 20)
+        for ranks in (2, 3):
+            self.assertEqual(self.rows(MODEL, *flags, f"--gpus={ranks}",
+                                       rows=rows), one)
 
     def test_rows_choose_adapters(self):
         one = shutil.move(self.train("--lora-r=2"), self.folder + "/one")

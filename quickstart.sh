@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # From a clean clone to a trained adapter: installs what is missing, builds into
-# build/, then trains the demo on 2 CPU ranks.
+# build/, trains the demo on 2 CPU ranks, and compares its answers before and
+# after training.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -15,15 +16,30 @@ out=out/demo
 qlora train "$demo/train.yaml" --target cpu --gpus 2 \
   --output-dir "$out/adapter" --overwrite-output-dir
 
-python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
+echo "answering unseen rows"
+rm -f "$out/answers.jsonl" # else its rows would be skipped
+qlora eval "$out/adapter" "$demo/data/test.jsonl" --target cpu --gpus 2 \
+  --compare-base --max-rows 100 --max-new-tokens 48 \
+  --output "$out/answers.jsonl" >"$out/metrics.txt"
+
+python3 - "$demo/data/test.jsonl" "$out/answers.jsonl" <<'PYTHON'
 import json, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-match = [row["eval_exact_match"] for row in rows if "eval_exact_match" in row]
-print(f"\nunseen rows with all tokens correct: "
-      f"{100 * match[0]:.1f} % before, {100 * match[-1]:.1f} % after")
+rows, answers = ([json.loads(line) for line in open(path)]
+                 for path in sys.argv[1:])
+before, after = answers[0::2], answers[1::2]
+for row, base, adapter in zip(rows[:3], before, after):
+    print(f"\nprompt     {row['messages'][0]['content']}"
+          f"\nreference  {row['messages'][1]['content']}"
+          f"\nbefore    {base['prediction'].rstrip()}"
+          f"\nafter     {adapter['prediction']}")
+right = [sum(answer["exact_match"] for answer in side)
+         for side in (before, after)]
+print(f"\nright answers to {len(before)} unseen rows: {right[0]:.0f} before "
+      f"training, {right[1]:.0f} after")
 PYTHON
 cat <<TEXT
 adapter: $PWD/$out/adapter
+answers: $PWD/$out/answers.jsonl
 
 Next:
   your own model   "Your own model" in README.md: a model to download, data and

@@ -147,8 +147,8 @@ std::string fullHelp(const Tool &tool) {
   std::string help(tool.usage);
   std::vector<HelpSection> sections = tool.sections;
   sections.push_back({questionTable(), {OptionScope::kRun}, ""});
+  std::string_view heading; // consecutive sections may share it
   for (const HelpSection &section : sections) {
-    std::string_view heading;
     for (const OptionRow &row : section.rows) {
       if (!section.scopes.empty() &&
           !std::ranges::count(section.scopes, row.scope))

@@ -50,14 +50,15 @@ std::vector<std::string> converterFlags(const TokenRequest &request) {
                                       request.modelFolder,
                                       "--input",
                                       request.dataFile,
-                                      "--max-length",
-                                      std::to_string(request.maxLength),
                                       "--vocab-size",
                                       std::to_string(request.vocabSize),
                                       "--completion-only-loss",
                                       truth(request.completionOnlyLoss),
                                       "--assistant-only-loss",
                                       truth(request.assistantOnlyLoss)};
+  if (request.maxLength > 0)
+    command.insert(command.end(),
+                   {"--max-length", std::to_string(request.maxLength)});
   if (request.allowTemplateDrops)
     command.insert(command.end(), {"--allow-template-drops", "true"});
   if (request.pairs)

@@ -32,8 +32,8 @@ compiles again if it changes, in seconds; `qlora-run` refuses another value.
 value. `--bf16 (bfloat16)` means that `--bf16`, or `bf16: true` in a YAML file,
 is the same as `--compute-dtype bfloat16`.
 
-`qlora generate`, `qlora serve`, `qlora export`, `qlora memory` and
-`qlora compare` have a few of their own: see their `--help`.
+`qlora generate`, `eval`, `serve`, `export`, `memory` and `compare` have a few
+of their own: see their `--help`.
 """
 COLUMNS = ("Option", "Other names", "Values", "Default", "Compiled in?",
            "Description", "More")

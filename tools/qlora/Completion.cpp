@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tools/qlora/Commands.h"
+#include "tools/qlora/Eval.h"
 #include "tools/qlora/Export.h"
 #include "tools/qlora/Generate.h"
 #include "tools/qlora/Serve.h"
@@ -41,6 +42,7 @@ StatusOr<std::string> completionScript(std::string_view shell) {
   std::string flags, values;
   auto tables = showDataTool().tables;
   tables.push_back(generateTool().tables.front());
+  tables.push_back(evalTool().tables.front());
   tables.push_back(serveTool().tables.front());
   tables.push_back(exportTool().tables.front());
   for (const std::span<const OptionRow> table : tables)

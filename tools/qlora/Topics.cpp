@@ -17,6 +17,7 @@ static constexpr const char *kOverview =
   plan MODEL                memory and commands of a training, without training
   generate MODEL [PROMPT]   answers of a model or an adapter
   chat MODEL                a conversation with a model or an adapter
+  eval MODEL DATA           answers compared with those of rows; perplexity
   serve MODEL               answers over HTTP, as OpenAI's API
   export RUN_DIR --to FORM  a trained adapter as a merged model, or for PEFT
   memory MODEL              memory by base, length, batch, rank; which GPUs fit
@@ -105,9 +106,9 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",      "plan",   "generate",  "chat",    "serve",
-          "export",     "memory", "show-data", "compare", "report",
-          "info",       "help",   "completion"};
+  return {"train",  "plan",   "generate", "chat",      "eval",
+          "serve",  "export", "memory",   "show-data", "compare",
+          "report", "info",   "help",     "completion"};
 }
 
 std::vector<std::string> topicNames() {

@@ -11,6 +11,7 @@
 #include "runtime/Base/OptionTable.h"
 #include "tools/qlora/Chat.h"
 #include "tools/qlora/Commands.h"
+#include "tools/qlora/Eval.h"
 #include "tools/qlora/Export.h"
 #include "tools/qlora/Generate.h"
 #include "tools/qlora/Serve.h"
@@ -72,6 +73,8 @@ static Status dispatch(Words words) {
     return generate(rest);
   if (command == "chat")
     return chat(rest);
+  if (command == "eval")
+    return evaluateModel(rest);
   if (command == "serve")
     return serve(rest);
   if (command == "export")

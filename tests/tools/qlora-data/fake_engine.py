@@ -14,6 +14,8 @@
     log        file that gets all requests, one a line
     gpu_logs   whether each process has a log, LOG.GPU (default false)
     dies_on    GPU of the only process that dies (default: all of them)
+    scores     whether token t has the log-probability -(t % 7) / 10 instead of
+               -0.5 (default false)
 
 Rows run at the same time, and the newest row gets its token first.
 """
@@ -106,10 +108,11 @@ class FakeEngine:
         self.write(line)
         self.sent += 1
 
-    @staticmethod
-    def scores(request, token):
-        return [[token, -0.5]] + [[other, -1.0 - other]
-                                  for other in range(request["logprobs"])]
+    def scores(self, request, token):
+        own = -(token % 7) / 10 if self.script.get("scores") else -0.5
+        count = request.get("logprobs", 0)
+        return [[token, own]] + [[other, -1.0 - other]
+                                 for other in range(count)]
 
     def run(self):
         self.write({"ready": {"slots": self.script.get("slots", 2),

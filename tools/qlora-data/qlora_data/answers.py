@@ -5,11 +5,11 @@ rows. Lines of an earlier, interrupted run are kept, and their rows skipped."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from .decoding import Answer
 from .engine import Engine
 from .errors import DataError
+from .ordering import OrderedRows, skipped
 from .prompts import ModelError, Prompts, adapter_of_row, ids_of_row
 from .results import earlier_results, opened, write_result
 from .sampling import Sampling
@@ -18,42 +18,23 @@ from .sources import SourceRow, batches, data_files
 # Fields of results, which replace those of rows.
 _FIELDS = ("index", "output", "output_ids", "finish_reason", "logprobs",
            "error")
-# Rows, per slot, that the engine has at a time, so that no slot is ever idle.
-_ROWS_SENT = 2
-# Rows, per slot, that may be read while the oldest one is still answered.
-_ROWS_AHEAD = 128
 
 
-class AnsweredRows:
-    """Answers rows of a file in any order, and yields results in theirs."""
+class AnsweredRows(OrderedRows):
+    """Answers rows of a file."""
 
     def __init__(self, path: str, prompts: Prompts, sampling: Sampling):
+        super().__init__()
         self._path, self._prompts, self._sampling = path, prompts, sampling
-        self._running: dict[int, tuple[dict, Answer]] = {}
-        self._results: dict[int, dict] = {}  # that were not yielded yet
 
     def results(self, engine: Engine, done: int) -> Iterator[dict]:
         """Yields the results of all rows but the first `done` ones."""
         rows = enumerate(row for batch, _ in batches(data_files(self._path))
                          for row in batch)
-        count = sum(1 for _ in islice(rows, done))
-        if count < done:
-            raise DataError(f"has {count} rows, but the output has {done} "
-                            "already", "name another --output", self._path)
-        coming = next(rows, None)
-        while coming or self._running or self._results:
-            while done in self._results:
-                yield self._results.pop(done)
-                done += 1
-            if coming and len(self._running) < _ROWS_SENT * engine.slots \
-                    and coming[0] - done < _ROWS_AHEAD * engine.slots:
-                self._start(engine, *coming)
-                coming = next(rows, None)
-            elif self._running:
-                self._take(engine)
+        return self.in_order(engine, skipped(rows, done, self._path), done)
 
-    def _start(self, engine: Engine, index: int, source: SourceRow) -> None:
-        row: dict = {}
+    def start(self, engine: Engine, index: int, row: SourceRow) -> None:
+        source, row = row, {}
         try:
             row = source.read()
             adapter = adapter_of_row(row)
@@ -67,20 +48,19 @@ class AnsweredRows:
         except DataError as error:
             self._finish(index, row, {"error": str(error.at(source.place))})
             return
-        self._running[index] = row, Answer(text)
+        self.running[index] = row, Answer(text)
         engine.send(self._sampling.request(index, ids, ends) | adapter)
 
     def _finish(self, index: int, row: dict, fields: dict) -> None:
         kept = {name: row[name] for name in row if name not in _FIELDS}
-        self._results[index] = {"index": index, **kept, **fields}
+        self.finish(index, {"index": index, **kept, **fields})
 
-    def _take(self, engine: Engine) -> None:
-        """Takes the engine's next token, of any row."""
+    def take(self, engine: Engine) -> None:
         line = engine.receive()
         index = line["id"]
-        if index not in self._running:  # it ended at a stop string
+        if index not in self.running:  # it ended at a stop string
             return
-        row, answer = self._running[index]
+        row, answer = self.running[index]
         if "error" in line:
             self._finish(index, row, {"error": line["error"]})
         else:
@@ -90,7 +70,6 @@ class AnsweredRows:
             if "finish" not in line:
                 engine.send({"cancel": index})
             self._finish(index, row, answer.result())
-        del self._running[index]
 
 
 def answer_file(path: str, output: str | None, prompts: Prompts,

@@ -19,7 +19,7 @@ from .environment import ensure_packages
 from .errors import DataError
 from .model_files import ModelFiles
 from .prompts import Prompts
-from .sampling import Sampling, sampling_of
+from .sampling import Sampling, add_sampling_flags, sampling_of
 
 
 def answering_parser(name: str, description: str) -> Parser:
@@ -33,18 +33,7 @@ def answering_parser(name: str, description: str) -> Parser:
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's")
     add("--system", metavar="TEXT", help="system message")
-    add("--stop", action="append", default=[], metavar="TEXT",
-        help="end an answer before this text, repeatable")
-    add("--max-new-tokens", type=int, metavar="N")
-    add("--temperature", type=float, metavar="X")
-    add("--top-k", type=int, metavar="N")
-    add("--top-p", type=float, metavar="X")
-    add("--min-p", type=float, metavar="X")
-    add("--repetition-penalty", type=float, metavar="X")
-    add("--presence-penalty", type=float, metavar="X")
-    add("--seed", type=int, default=0, metavar="N")
-    add("--ignore-eos", action="store_true",
-        help="do not end an answer at an end token")
+    add_sampling_flags(parser)
     return parser
 
 

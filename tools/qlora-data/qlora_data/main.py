@@ -10,15 +10,14 @@ import signal
 import sys
 from importlib import import_module
 
-from .arguments import Parser, boolean, positive
-from .columns import Columns
+from .arguments import Parser, positive
 from .environment import ensure_packages
 from .errors import DataError
 from .hub import COMMANDS, run_command
-from .model_files import SHIPPED
+from .notices import report
 from .progress import progress_writer
+from .row_flags import add_row_flags, columns_of
 from .safetensors import write_safetensors
-from .shapes import FORMATS
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,17 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         "qlora-data chat --help: a conversation; qlora-data metrics --help: "
         "scores of answers")
     add = parser.add_argument
-    add("--tokenizer", required=True, metavar="MODEL_DIR",
-        help="folder with tokenizer.json and tokenizer_config.json")
-    add("--input", required=True, metavar="PATH",
-        help="rows: a JSONL, JSON, CSV, TSV or Parquet file, compressed or "
-        "not, or a folder of them")
-    add("--column", action="append", default=[], metavar="NAME=COLUMN",
-        help="name of a column in the data, such as prompt=question; system= "
-        "ignores a column; repeatable")
-    add("--row-format", action="append", default=[], choices=FORMATS,
-        help="accepted format of rows, repeatable (default: all formats); "
-        "turns: instruction and output as turns of the chat template")
+    add_row_flags(parser)
     add("--output", metavar="FILE",
         help="token file to write (safetensors)")
     add("--max-length", type=positive, metavar="N",
@@ -47,24 +36,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=("truncate", "drop", "raise"),
         help="cut rows longer than --max-length, leave them out, or refuse "
         "them")
-    add("--vocab-size", type=positive, metavar="V",
-        help="refuse token ids of V and above (default: no limit)")
-    add("--completion-only-loss", type=boolean, default=True,
-        metavar="true|false", help="of prompt and completion, "
-        "only the completion is in the loss (default: true)")
-    add("--assistant-only-loss", type=boolean, default=True,
-        metavar="true|false", help="for conversations: only the "
-        "assistant's turns are in the loss (default: true)")
     add("--pairs", action="store_true", help="rows have a chosen and a "
         "rejected answer (DPO, ORPO); each becomes two rows")
     add("--unpaired", action="store_true", help="rows have one answer and a "
         "'label': whether it is desirable (KTO)")
-    add("--allow-template-drops", type=boolean, default=False,
-        metavar="true|false", help="accept conversations whose tools, tool "
-        "calls, messages or reasoning the chat template drops (default: false)")
-    add("--chat-template", metavar="FILE|NAME",
-        help="chat template to use instead of the tokenizer's: a Jinja file, "
-        "or " + ", ".join(SHIPPED))
     add("--workers", type=positive, metavar="N",
         help="processes for a large file, at most 16 (default: one per CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
@@ -96,50 +71,12 @@ def _metadata(source: str, summary: dict[str, int],
     return metadata
 
 
-def _warn(place: str | None, text: str, kind: str = "warning") -> None:
-    """Prints the text about `place`; does nothing if `place` is empty."""
-    if place:
-        print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
-
-
-def _report(source: str, counts, max_length: int | None) -> None:
-    """Warns about rows that the conversion changed or left out."""
-    if counts.chosen_template:
-        _warn(source,
-              f"uses the chat template {counts.chosen_template} instead of the "
-              "model's own, which changes earlier turns", "note")
-    rows, first = counts.kinds, counts.first.get
-    _warn(first("split"),
-          f"{rows['split']} conversations are split into several rows, "
-          "because the chat template writes earlier turns differently "
-          "once later turns follow; this is the first", "note")
-    _warn(first("unreasoned"),
-          f"the chat template drops the reasoning of {rows['unreasoned']} "
-          "conversations, so it is not trained on; this is the first")
-    _warn(first("dropping"),
-          "the chat template drops tools, tool calls or messages of "
-          f"{rows['dropping']} conversations, so they are not trained on; "
-          "this is the first")
-    _warn(first("truncated"),
-          f"{rows['truncated']} rows cut to {max_length} tokens, losing "
-          f"{counts.truncated_tokens} tokens; this is the first")
-    _warn(first("cut_off"),
-          f"{rows['cut_off']} rows left out because --max-length {max_length} "
-          "cuts off their answer; this is the first, and the shortest has "
-          f"{counts.shortest_cut_off} tokens")
-    _warn(first("too_long"),
-          f"{rows['too_long']} rows left out because they have more than "
-          f"{max_length} tokens; this is the first")
-    _warn(first("masked"),
-          f"{rows['masked']} rows left out because none of their tokens is in "
-          "the loss; this is the first")
-
-
 # Module and function of each command that is a program of its own. They are
 # imported when they run: some need packages.
 _PROGRAMS = {
     "chat": ("chat", "chat"),
     "end-tokens": ("end_tokens", "print_end_tokens"),
+    "evaluate": ("evaluate", "evaluate"),
     "generate": ("generation", "generate"),
     "gguf": ("gguf_vocabulary", "gguf"),
     "metrics": ("metrics", "metrics"),
@@ -161,33 +98,21 @@ def _run(arguments: list[str]) -> None:
         parser.error("the following arguments are required: --output")
     if args.pairs and args.unpaired:
         parser.error("--pairs and --unpaired are other rows: leave one out")
-    columns = Columns()
-    for column in args.column:
-        columns.add(column)
+    columns_of(args)  # mistakes in them need no packages
     ensure_packages(arguments)
     if args.print_key:
         from .cache_key import cache_key
         print(cache_key(args))
         return
-    # Not imported earlier: these modules need the packages.
-    from .convert import Converter, Options
-    from .marks import LossRule
-    from .model_files import ModelFiles
-    # Preference training uses all tokens of the answers, as in TRL.
-    compares = args.pairs or args.unpaired
-    rule = LossRule(True, False) if compares else LossRule(
-        args.completion_only_loss, args.assistant_only_loss)
-    options = Options(args.max_length, args.vocab_size, rule,
-        args.chat_template, args.workers, columns, args.pairs, args.unpaired,
-        args.allow_template_drops, tuple(args.row_format),
-        args.excess_length_strategy)
-    converter = Converter(ModelFiles(args.tokenizer), options)
+    # Not imported earlier: it needs the packages.
+    from .conversion import converter_of
+    converter = converter_of(args)
     if args.show:
         from .show import show
         counts = show(converter, args.input,
                       args.rows or range(1, args.num_rows + 1),
                       args.token_ids, args.json)
-        _report(args.input, counts, args.max_length)
+        report(args.input, counts, args.max_length)
         return
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)
@@ -201,7 +126,7 @@ def _run(arguments: list[str]) -> None:
         if number := rows.counts.kinds[kind]:
             metadata[f"{kind}_rows"] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)
-    _report(args.input, rows.counts, args.max_length)
+    report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Shows the progress of the conversion: lines for another program, one line
-that changes on a terminal, nothing elsewhere."""
+"""Shows progress: lines for another program, one line that changes on a
+terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ _MIB = 1 << 20
 
 
 @contextmanager
-def progress_writer(for_program: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes the bytes done and the bytes in total."""
+def progress_writer(for_program: bool,
+                    line_of: Callable[[int, int, float], str] | None = None
+                    ) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that takes the bytes done and the bytes in total, or
+    other amounts with `line_of`, which also gets the seconds."""
+    line_of = line_of or _line
     if not for_program and not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -32,7 +36,7 @@ def progress_writer(for_program: bool) -> Iterator[Callable[[int, int], None]]:
             print(f"qlora-data: progress: {done} {total}", file=sys.stderr,
                   flush=True)
         elif now - start > _SECONDS_BEFORE_THE_FIRST:
-            print(f"\r{_line(done, total, now - start)}\x1b[K",
+            print(f"\r{line_of(done, total, now - start)}\x1b[K",
                   end="", file=sys.stderr, flush=True)
         shown = now
 

@@ -27,7 +27,8 @@ class ModelError(DataError):
 
 class Prompts:
     """Prompts of a model. Loads the tokenizer when a text needs it. `missing`:
-    the error to raise then if Python packages are missing."""
+    the error to raise then if Python packages are missing. Rows of training
+    data have their own converter, which can be assigned."""
 
     def __init__(self, files: ModelFiles, chat_template: str | None,
                  system: str | None, missing: DataError | None = None):

@@ -103,6 +103,22 @@ class Sampling:
                 self.options[name] = value
 
 
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--stop", action="append", default=[], metavar="TEXT",
+        help="end an answer before this text, repeatable")
+    add("--max-new-tokens", type=int, metavar="N")
+    add("--temperature", type=float, metavar="X")
+    add("--top-k", type=int, metavar="N")
+    add("--top-p", type=float, metavar="X")
+    add("--min-p", type=float, metavar="X")
+    add("--repetition-penalty", type=float, metavar="X")
+    add("--presence-penalty", type=float, metavar="X")
+    add("--seed", type=int, default=0, metavar="N")
+    add("--ignore-eos", action="store_true",
+        help="do not end an answer at an end token")
+
+
 def sampling_of(files: ModelFiles, args: argparse.Namespace) -> Sampling:
     path, config = generation_config(files)
     options = {"logprobs": args.logprobs}

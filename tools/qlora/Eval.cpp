@@ -40,7 +40,7 @@ static const OptionRow kEvalOptions[] = {
 };
 
 /// Returns `count` rows of optionTable(), from the row `name`.
-static std::span<const OptionRow> optionRows(std::string_view name,
+static std::span<const OptionRow> tableRows(std::string_view name,
                                              size_t count) {
   return {findOption(optionTable(), name), count};
 }
@@ -73,8 +73,8 @@ const Tool &evalTool() {
                    "100\n"};
     addGenerationTables(result, {kEvalOptions, rankRows()});
     for (const std::span<const OptionRow> rows :
-         {optionRows("dataset_columns", 2), optionRows("dataset_text_field", 1),
-          optionRows("completion_only_loss", 3)}) {
+         {tableRows("dataset_columns", 2), tableRows("dataset_text_field", 1),
+          tableRows("completion_only_loss", 3)}) {
       result.tables.push_back(rows);
       result.sections.push_back({rows, {}, ""});
     }
@@ -83,7 +83,7 @@ const Tool &evalTool() {
   return tool;
 }
 
-static Status checkWords(const CommandLine &line) {
+static Status checkEvalWords(const CommandLine &line) {
   if (line.rest.size() < 2)
     return Status::invalid("expects a model and data; usage: qlora eval MODEL "
                            "DATA [options]; see --help");
@@ -99,8 +99,8 @@ static Status checkWords(const CommandLine &line) {
 }
 
 /// Refuses mistakes that qlora-data would notice only after compiling.
-static Status checkInputs(const GenerationCommand &command) {
-  QLORA_RETURN_IF_ERROR(checkWords(command.line));
+static Status checkEvalInputs(const GenerationCommand &command) {
+  QLORA_RETURN_IF_ERROR(checkEvalWords(command.line));
   const Options &own = command.own;
   const std::string file = own.text("compute_metrics");
   std::error_code ignored;
@@ -129,8 +129,8 @@ static Status checkInputs(const GenerationCommand &command) {
 /// Returns the chat template that the run was trained with: its option, or if
 /// that file is gone, the copy in the adapter's folder. Without a run, only
 /// that copy is known.
-static std::string chatTemplate(const Options &data,
-                                const GenerationProgram &program) {
+static std::string templateOfRows(const Options &data,
+                                  const GenerationProgram &program) {
   const std::string recorded = data.text("chat_template");
   std::error_code ignored;
   const bool isGone =
@@ -152,14 +152,14 @@ rowFlags(const GenerationCommand &command, const GenerationProgram &program) {
   TokenRequest request =
       tokenRequest(data, command.line.rest[1], 0, config.vocabSize);
   request.modelFolder = model;
-  request.chatTemplate = chatTemplate(data, program);
+  request.chatTemplate = templateOfRows(data, program);
   request.pairs = request.unpaired = false;
   request.excess = "truncate"; // nothing is cut without a maximum length
   return converterFlags(request);
 }
 
 /// Returns the flags of qlora-data for own options.
-static std::vector<std::string> ownFlags(const Options &own) {
+static std::vector<std::string> evalFlags(const Options &own) {
   std::vector<std::string> flags;
   for (const char *name : {"output", "compute_metrics"})
     if (own.isGiven(name))
@@ -182,7 +182,7 @@ Status evaluateModel(std::span<const std::string> words) {
       GenerationCommand::parse(words, evalTool(), kEvalOptions));
   if (!command.line.answer.empty())
     return fmt::print("{}", command.line.answer), Status::ok();
-  QLORA_RETURN_IF_ERROR(checkInputs(command));
+  QLORA_RETURN_IF_ERROR(checkEvalInputs(command));
   QLORA_ASSIGN_OR_RETURN(const GenerationProgram program,
                          findGenerationProgram(command));
   if (command.own.boolean("compare_base") && !program.rowsChoose)
@@ -197,7 +197,7 @@ Status evaluateModel(std::span<const std::string> words) {
                        });
   QLORA_ASSIGN_OR_RETURN(const auto rows, rowFlags(command, program));
   std::ranges::copy(rows, std::back_inserter(tool.arguments));
-  std::ranges::copy(ownFlags(command.own), std::back_inserter(tool.arguments));
+  std::ranges::copy(evalFlags(command.own), std::back_inserter(tool.arguments));
   return becomeAnswer(program, std::move(tool), command.isDryRun);
 }
 

@@ -10,6 +10,8 @@
     has_base   whether rows may use none of them (default true)
     refuses    id of a row that gets an error
     delay      seconds before each token (default 0)
+    load       seconds until it is ready (default 0)
+    starts     file that it writes when it starts (default: none)
     tokens     number of tokens after which it dies (default: never)
     log        file that gets all requests, one a line
     gpu_logs   whether each process has a log, LOG.GPU (default false)
@@ -115,6 +117,10 @@ class FakeEngine:
                                  for other in range(count)]
 
     def run(self):
+        if "starts" in self.script:
+            with open(self.script["starts"], "w", encoding="utf-8"):
+                pass
+        time.sleep(self.script.get("load", 0))
         self.write({"ready": {"slots": self.script.get("slots", 2),
                               "capacity": self.capacity(),
                               "vocabulary": 999,

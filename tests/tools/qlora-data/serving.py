@@ -84,7 +84,7 @@ class ServeTest(ToolTest):
         """Lets the server end by itself, or with a signal."""
         if number:
             self.server.send_signal(number)
-        _, found = self.server.communicate(timeout=20)
+        _, found = self.server.communicate(timeout=60)
         self.assertEqual(self.server.returncode, code, found)
         self.assertIn(errors, found)
         if not errors:
@@ -147,7 +147,7 @@ class ServeTest(ToolTest):
         return next((float(line.rsplit(" ", 1)[1]) for line in lines
                      if line.startswith(f"qlora_{name} ")), 0.0)
 
-    def wait_for(self, condition, seconds=10):
+    def wait_for(self, condition, seconds=60):
         """Waits until a condition holds. Returns how long that took."""
         start = time.monotonic()
         while not condition():

@@ -262,7 +262,9 @@ def serve(arguments: list[str]) -> None:
         files = ModelFiles(args.model)
         prompts = Prompts(files, args.chat_template, args.system)
         sampling = sampling_of(files, args)
-        prompts.answer(())  # loads tokenizer and template
+        # Loads tokenizer and template, and prepares them for several threads.
+        prompts.answer(())
+        prompts.converter.tokenizer.decode([0])
         with Engine(command, args.ranks) as engine:
             asyncio.run(_serving(args, sock, engine, prompts, sampling))
 

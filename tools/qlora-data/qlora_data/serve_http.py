@@ -20,7 +20,7 @@ from .serve_answers import (ChatForm, Choice, Form, Piece, TextForm, joined,
                             usage)
 from .serve_errors import Refusal, busy, shown
 from .serve_metrics import CONTENT_TYPE, Metrics
-from .serve_requests import Job, Reader
+from .serve_requests import Job, Reader, parse_body
 from .serve_rows import EngineRows, Reply
 from .serve_tokens import TokenTexts
 
@@ -187,16 +187,22 @@ class Server:
     # ------------------------------------------------------------ answers
 
     async def _answer(self, request: web.Request,
-                      read: Callable[[bytes], Job],
+                      read: Callable[[dict], Job],
                       form: type[Form]) -> web.StreamResponse:
         started = time.monotonic()
         _check_type(request)
         self.rows.check_queue()
-        job = await self._job(request, read)
-        self._check_model(job.model)
-        if job.streams and self.streams >= self.limits.streams:
-            raise busy(f"{self.streams} streams are open. Fix: send the "
-                       "request again later", "too_many_streams")
+        body = parse_body(await self._body(request))
+        # Before the prompt is tokenized, which takes longer.
+        if isinstance(body.get("model"), str):
+            self._check_model(body["model"])
+        self._check_streams(body.get("stream") is True)
+        job = await asyncio.get_running_loop().run_in_executor(
+            self._thread, read, body)
+        # wait_for() may lose the cancellation of a task.
+        if request.transport is None or request.transport.is_closing():
+            raise asyncio.CancelledError
+        self._check_streams(job.streams)
         reply = self.rows.start(
             [{**one, **self.models[job.model]}
              for one in self.reader.requests(job)], self.reader.sampling.seed)
@@ -212,24 +218,22 @@ class Server:
             timer.cancel()
             reply.close()
 
-    async def _job(self, request: web.Request,
-                   read: Callable[[bytes], Job]) -> Job:
+    def _check_streams(self, adds_one: bool) -> None:
+        if adds_one and self.streams >= self.limits.streams:
+            raise busy(f"{self.streams} streams are open. Fix: send the "
+                       "request again later", "too_many_streams")
+
+    async def _body(self, request: web.Request) -> bytes:
         length = request.content_length
         if length is not None and length > self.limits.request_bytes:
             raise web.HTTPRequestEntityTooLarge(
                 self.limits.request_bytes, length)
         seconds = min(self.limits.seconds, _SECONDS_FOR_BODY)
         try:
-            raw = await asyncio.wait_for(request.read(), seconds)
+            return await asyncio.wait_for(request.read(), seconds)
         except asyncio.TimeoutError:
             raise Refusal(408, f"the body did not arrive within {seconds:g} "
                           "seconds", None, "timeout") from None
-        job = await asyncio.get_running_loop().run_in_executor(
-            self._thread, read, raw)
-        # wait_for() may lose the cancellation of a task.
-        if request.transport is None or request.transport.is_closing():
-            raise asyncio.CancelledError
-        return job
 
 
 class _Timer:

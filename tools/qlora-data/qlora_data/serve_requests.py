@@ -261,22 +261,22 @@ def _is_prompt(value: object) -> bool:
 
 @dataclass
 class Reader:
-    """Turns bodies of requests into jobs. `capacity`: tokens of a row, with its
+    """Turns requests into jobs. `capacity`: tokens of a row, with its
     answer; `vocabulary`: number of token ids of the model."""
     prompts: Prompts
     sampling: Sampling
     capacity: int
     vocabulary: int
 
-    def chat(self, raw: bytes) -> Job:
-        return self._job(raw, _chat_job)
+    def chat(self, body: dict) -> Job:
+        return self._job(body, _chat_job)
 
-    def text(self, raw: bytes) -> Job:
-        return self._job(raw, _text_job)
+    def text(self, body: dict) -> Job:
+        return self._job(body, _text_job)
 
-    def _job(self, raw: bytes, read: Callable[[Fields, Prompts], Job]) -> Job:
+    def _job(self, body: dict, read: Callable[[Fields, Prompts], Job]) -> Job:
         try:
-            job = read(Fields(parse_body(raw)), self.prompts)
+            job = read(Fields(body), self.prompts)
         except DataError as error:
             raise Refusal(400, str(error)) from None
         except RecursionError:

@@ -164,6 +164,10 @@ class EngineRows:
                 self._call(self._take, self._engine.receive())
         except DataError as error:
             self._call(self._fail, error)
+        except ValueError as error:  # of the JSON library
+            self._call(self._fail, DataError(
+                f"the engine's answer is not JSON: {error}",
+                "install qlora again"))
 
     def _write(self) -> None:
         """Runs in a thread: sends messages to the engine."""

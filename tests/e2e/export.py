@@ -175,8 +175,22 @@ def check_case(tools, name, work, with_logits):
         raise Failure(f"the written model has not the smallest loss: {losses}")
     if with_logits:
         check_reader(report["artefacts"][0], errors)
-    export(tools, [out, "--to", "peft", "-o", os.path.join(work, "peft")], work)
+    check_peft(tools, out, work, with_logits,
+               "files" in merge_into(case, resolved), errors)
     return errors
+
+
+def check_peft(tools, out, work, with_reader, is_exact, errors):
+    """Exports the adapter alone. If the training's base was not quantized, PEFT
+    must compute its loss."""
+    folder = os.path.join(work, "peft")
+    export(tools, [out, "--to", "peft", "-o", folder], work)
+    artefact, = report_of(folder)["artefacts"]
+    if with_reader and not artefact["not_checked"]:
+        if not artefact["reader_equal_tensors"]:
+            raise Failure(f"PEFT read nothing: {artefact}")
+        if is_exact:
+            record(errors, "PEFT's loss", artefact["reader_difference"], 1e-3)
 
 
 def merge_into(case, resolved):

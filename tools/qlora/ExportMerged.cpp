@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdio>
 #include <filesystem>
 
 #include "runtime/Base/Amounts.h"
@@ -81,6 +81,7 @@ static void printPlan(const ExportJob &job, const MergedModel &model,
              formatCounted(static_cast<int64_t>(shards.size()), "file"),
              shownPath(job.output), formatBytes(mergedPeakBytes(model)),
              formatBytes(model.largestBytes()));
+  std::fflush(stdout); // before the notes of other tools
 }
 
 static StatusOr<MergedCandidate> writeCandidate(const ExportJob &job,

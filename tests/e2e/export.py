@@ -134,7 +134,8 @@ def check_values(base, out, merged, errors):
             continue
         module = name.removesuffix(end)
         weight = module.removeprefix(peft_logits.PREFIX) + ".weight"
-        change = config["lora_alpha"] / len(a) * (
+        rank = len(a) ** 0.5 if config["use_rslora"] else len(a)
+        change = config["lora_alpha"] / rank * (
             adapter[f"{module}.lora_B.weight"] @ a)
         if not np.abs(change).max() >= 1e-4:
             raise Failure(f"{name} changes nothing")
@@ -157,9 +158,9 @@ def check_case(tools, name, work, with_logits):
     exact, merged = (os.path.join(work, end) for end in ("exact", "merged"))
     factors = peft_logits.WITHOUT.get(name) in (peft_logits.FACTORS,
                                                 peft_logits.FACTORS_NF4)
-    report = {}
     export(tools, [out, "--outtype", "f32", "-o", exact,
-                   *([] if factors else merge_into(case, resolved))], work)
+                   *(["--merge-into", "files"] if factors else
+                     merge_into(case, resolved))], work)
     report = report_of(exact)
     if factors:
         check_values(settings(case)["model_name_or_path"], out, exact, errors)

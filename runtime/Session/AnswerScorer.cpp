@@ -96,13 +96,14 @@ static std::vector<int32_t> endTokensOfModel(const std::string &folder) {
     const auto config =
         text.isOk() ? ordered_json::parse(text.value(), nullptr, false)
                     : ordered_json();
-    for (const ordered_json *source :
-         {&config, config.is_object() && config.contains("text_config")
-                       ? &config["text_config"]
-                       : &config})
-      if (source->is_object() && source->contains("eos_token_id"))
-        std::ranges::copy(idsOf((*source)["eos_token_id"]),
+    const auto addFrom = [&](const ordered_json &source) {
+      if (source.is_object() && source.contains("eos_token_id"))
+        std::ranges::copy(idsOf(source["eos_token_id"]),
                           std::back_inserter(ends));
+    };
+    addFrom(config);
+    if (config.is_object() && config.contains("text_config"))
+      addFrom(config["text_config"]);
   }
   return ends;
 }

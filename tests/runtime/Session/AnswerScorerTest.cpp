@@ -24,7 +24,8 @@ protected:
     fs::remove_all(folder);
     fs::create_directories(folder);
     write("generation_config.json", R"({"eos_token_id": [7, 9]})");
-    write("config.json", R"({"eos_token_id": 2, "text_config": {}})");
+    write("config.json",
+          R"({"eos_token_id": 2, "text_config": {"eos_token_id": 4}})");
     set("model_name_or_path", folder);
     set("predict_with_generate", "true");
     set("validation_file", folder + "/rows.safetensors");
@@ -76,7 +77,7 @@ const Status kNoConverter = Status::unavailable("no qlora-data");
 TEST_F(AnswerScorerTest, ComparesIdsWithoutATokenizer) {
   auto scorer = AnswerScorer::find(options, kNoConverter);
   ASSERT_TRUE(scorer.isOk()) << scorer.status().message();
-  EXPECT_EQ(scorer->endTokens(), (std::vector<int32_t>{7, 9, 2}));
+  EXPECT_EQ(scorer->endTokens(), (std::vector<int32_t>{7, 9, 2, 4}));
   EXPECT_EQ(scorer->remark(), "generated answers are compared as token ids, "
                               "without f1 and ROUGE: no qlora-data");
   const auto scores = scorer->score(answers, folder + "/step-0.jsonl");
@@ -146,11 +147,11 @@ TEST_F(AnswerScorerTest, NeedsATokenizerForText) {
   set("metric_for_best_model", "eval_rougeL");
   EXPECT_EQ(error(), "") << "no evaluations are compared";
   set("early_stopping_patience", "2");
-  EXPECT_EQ(error(), "predict_with_generate: no qlora-data");
+  EXPECT_EQ(error(), "--predict-with-generate: no qlora-data");
   set("metric_for_best_model", "stopped");
   EXPECT_EQ(error(), "");
   set("validation_file", folder + "/rows.jsonl");
-  EXPECT_EQ(error(), "predict_with_generate: no qlora-data");
+  EXPECT_EQ(error(), "--predict-with-generate: no qlora-data");
 }
 
 std::string checkOf(
@@ -177,9 +178,9 @@ TEST(AnswerOptions, AreChecked) {
   for (const char *axis : {"tp=2", "cp=2", "pp=2", "ep=2"})
     EXPECT_EQ(checkOf({answers, rows, {"parallel", axis}}),
               fmt::format("--predict-with-generate does not work with "
-                          "--parallel {}: ranks that share rows cannot "
-                          "generate. Fix: remove it, and generate with the "
-                          "trained adapter",
+                          "--parallel {}, only with fsdp, zero1 and zero2. "
+                          "Fix: remove it, and run qlora eval on the trained "
+                          "adapter",
                           axis));
   EXPECT_EQ(checkOf({answers, rows, {"compute_metrics", "/no/file.py"}}),
             "--compute-metrics: there is no file '/no/file.py'. Fix: name a "

@@ -20,6 +20,7 @@ static constexpr const char *kOverview =
   eval MODEL DATA           answers compared with those of rows; perplexity
   serve MODEL               answers over HTTP, as OpenAI's API
   export RUN_DIR --to FORM  a trained adapter as a merged model, or for PEFT
+  check RUN|MODEL|CONFIG    whether PEFT, vLLM, llama.cpp and ollama can load it
   memory MODEL              memory by base, length, batch, rank; which GPUs fit
   show-data MODEL DATA      rows as tokens, with those in the loss marked
   compare DIR DIR ...       compare runs; with --sweep, train them first
@@ -106,9 +107,9 @@ prints their sizes.
 };
 
 std::vector<std::string> commandNames() {
-  return {"train",  "plan",   "generate", "chat",      "eval",
-          "serve",  "export", "memory",   "show-data", "compare",
-          "report", "info",   "help",     "completion"};
+  return {"train",   "plan",   "generate", "chat",   "eval",
+          "serve",   "export", "check",    "memory", "show-data",
+          "compare", "report", "info",     "help",   "completion"};
 }
 
 std::vector<std::string> topicNames() {

@@ -10,6 +10,7 @@
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/OptionTable.h"
 #include "tools/qlora/Chat.h"
+#include "tools/qlora/Check.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Eval.h"
 #include "tools/qlora/Export.h"
@@ -79,6 +80,8 @@ static Status dispatch(Words words) {
     return serve(rest);
   if (command == "export")
     return exportRun(rest);
+  if (command == "check")
+    return check(rest);
   if (command == "show-data")
     return showData(rest);
   if (command == "compare")

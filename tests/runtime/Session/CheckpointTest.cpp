@@ -120,8 +120,8 @@ TEST(CheckpointMetadata, PackedRowsDependOnTheLength) {
   for (const bool packing : {false, true})
     EXPECT_EQ(afterOptions({{"packing", packing}, {"max_length", 64}},
                            {{"packing", packing}, {"max_length", 128}}),
-              packing ? "'c' cannot be resumed: its --max-length is 64, but "
-                        "this run's is 128"
+              packing ? "'c' cannot be resumed: its --max-length is [64], but "
+                        "this run's is [128]"
                       : "");
 }
 

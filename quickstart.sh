@@ -44,9 +44,7 @@ answers: $PWD/$out/answers.jsonl
 Next:
   your own model   "Your own model" in README.md: a model to download, data and
                    train.yaml
-  talk to it       build/bin/qlora chat $out/adapter
-  serve it         build/bin/qlora serve $out/adapter
-  one model        build/bin/qlora export $out/adapter -o $out/model
+  the adapter      docs/chat.md, docs/serve.md, docs/export.md
   another run      build/bin/qlora train $demo/train.yaml --target cpu \\
                        --gpus 2 --learning-rate 2e-3 --output-dir $out/slower
   the memory plan  build/bin/qlora plan $demo/train.yaml --target cpu --gpus 8

@@ -48,10 +48,11 @@ static std::string valueHint(const OptionRow &row) {
     return " PATH[:WEIGHT]";
   case OptionType::kTextMap:
     return " NAME=TEXT [NAME=TEXT ...]";
-  case OptionType::kChoice:
+  case OptionType::kChoice: // if they need more than a line, the help has them
     break;
   }
-  return " " + choices;
+  const size_t line = kFlagColumn + flagSpelling(row.name).size() + 1;
+  return line + choices.size() > kWidth ? " NAME" : " " + choices;
 }
 
 /// Returns all spellings of an option, with its values: "-o", "--output PATH";

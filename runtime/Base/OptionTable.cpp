@@ -422,7 +422,9 @@ const OptionRow kRows[] = {
     {"load_best_model_at_end", kBool, "false", kRun, kSaving,
      "write the adapter of the best evaluation at the end"},
     {"metric_for_best_model", kChoice, "loss", kRun, kSaving,
-     "metric that determines the best evaluation", "",
+     "metric that determines the best evaluation: loss, perplexity, "
+     "token_accuracy, exact_match; with --predict-with-generate also f1, "
+     "rouge1, rouge2, rougeL, rougeLsum, stopped", "",
      "loss perplexity token_accuracy exact_match f1 rouge1 rouge2 rougeL "
      "rougeLsum stopped eval_loss=loss eval_perplexity=perplexity "
      "eval_token_accuracy=token_accuracy eval_exact_match=exact_match "

@@ -13,11 +13,10 @@ namespace {
 /// with outputs that are no multiple of a tile. Rows are multiples of a
 /// vector's lanes or not.
 std::vector<Panels> fewRows() {
-  const int64_t shapes[][4] = {{1, 9, 512, 64},
-                               {1, 6, 1000, 64},
-                               {16, 6, 1000, 64},
-                               {7, 131, 96, 32},
-                               {13, 30, 544, 64}};
+  const int64_t shapes[][4] = {{1, 9, 512, 64},    {1, 5, 1056, 64},
+                               {1, 6, 1000, 64},   {16, 6, 1000, 64},
+                               {7, 131, 96, 32},   {13, 70, 544, 64},
+                               {4, 3, 4100, 4096}, {16, 300, 64, 64}};
   std::vector<Panels> cases;
   const qlora_dtype stored[] = {
       QLORA_DTYPE_NF4,  QLORA_DTYPE_FP4, QLORA_DTYPE_MXFP4,

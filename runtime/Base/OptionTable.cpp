@@ -390,9 +390,8 @@ const OptionRow kRows[] = {
      "row has --generation-length tokens. With qlora train, the default is "
      "256, or auto if --generation-length is given", "", "auto", 1, 1 << 24},
     {"compute_metrics", kPath, "", kRun, kReport,
-     "Python file whose function compute_metrics(predictions, references) gets "
-     "two lists of texts from --predict-with-generate, and returns metrics: "
-     "{name: number}"},
+     "Python file with a function of your own, which gets the answers and "
+     "references of --predict-with-generate and returns further metrics"},
     {"run_name", kString, "", kOutput, kReport,
      "name of the run in qlora compare and in sessions/v1 of --output-dir; "
      "empty: the start time"},

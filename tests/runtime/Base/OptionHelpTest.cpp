@@ -100,7 +100,13 @@ TEST(OptionHelp, PutsAScopeUnderOneHeading) {
   const size_t fixed = help.find("\nFixed:\n");
   ASSERT_NE(fixed, std::string::npos);
   for (const OptionRow &row : optionTable()) {
-    const size_t at = help.find("  " + flagSpelling(row.name));
+    // Other texts name options too. An option's own line may begin with its
+    // letter, as in "-o, --output".
+    const std::string flag = flagSpelling(row.name);
+    size_t at = help.find("\n  " + flag);
+    if (at == std::string::npos)
+      at = help.find(", " + flag);
+    ASSERT_NE(at, std::string::npos) << row.name;
     EXPECT_EQ(at > fixed, row.scope == OptionScope::kProgram) << row.name;
   }
   EXPECT_EQ(help.find("\nLoRA:\n"), std::string::npos);

@@ -113,8 +113,8 @@ TEST_F(TokenCache, TheConverterRunsOnce) {
   EXPECT_FALSE(std::getline(lines, more));
   EXPECT_EQ(line, "--tokenizer " + request.modelFolder + " --input " +
                       request.dataFile +
-                      " --max-length 8 --vocab-size 16 --completion-only-loss "
-                      "true --assistant-only-loss true --output " +
+                      " --vocab-size 16 --completion-only-loss true "
+                      "--assistant-only-loss true --max-length 8 --output " +
                       path() + " --workers " +
                       std::to_string(usableCpus()) + " --progress");
   struct stat info;

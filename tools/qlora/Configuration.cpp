@@ -20,10 +20,11 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
+#include "tools/qlora/AnswerSettings.h"
 #include "tools/qlora/ForeignConfigKeys.h"
 #include "tools/qlora/ForeignTools.h"
 #include "tools/qlora/HubCache.h"
-#include "tools/qlora/AnswerSettings.h"
+#include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
 
@@ -67,8 +68,7 @@ static bool isAmong(const OptionRow *row, std::span<const OptionRow> rows) {
 /// Returns the option as a flag on a command line.
 static std::string flagOf(const OptionRow &row,
                           const nlohmann::ordered_json &value) {
-  std::string text =
-      value.is_string() ? value.get<std::string>() : dumpExact(value);
+  std::string text = valueText(value);
   if (row.type == OptionType::kSize && value == kAutoSize)
     text = "auto";
   else if (row.type == OptionType::kSize && value != 0)

@@ -21,6 +21,7 @@
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/GenerationSource.h"
 #include "tools/qlora/HubCache.h"
+#include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Train.h"
 
 namespace qlora {

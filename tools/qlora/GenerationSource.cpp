@@ -15,59 +15,30 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Watch/RunFolder.h"
+#include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-std::span<const OptionRow> groupOf(std::span<const OptionRow> table,
-                                          std::string_view group) {
-  const auto isOf = [&](const OptionRow &row) { return row.group == group; };
-  const auto first = std::ranges::find_if(table, isOf);
-  const auto last = std::ranges::find_if_not(first, table.end(), isOf);
-  return {first, last};
-}
-
-std::vector<std::string>
-textsOf(std::span<const OptionSetting> settings, std::string_view option) {
-  std::vector<std::string> texts;
-  for (const OptionSetting &setting : settings)
-    if (setting.row->name == option && !setting.text.empty())
-      texts.push_back(setting.text);
-  return texts;
-}
-
 bool hasFile(const std::string &folder, const char *name) {
   std::error_code ignored;
   return !folder.empty() && fs::exists(fs::path(folder) / name, ignored);
-}
-
-OptionSetting settingOf(const char *name, const std::string &text) {
-  return {findOption(optionTable(), name), text, flagSpelling(name)};
-}
-
-/// Returns a setting for the value of an option.
-static OptionSetting settingOf(const char *name, const Options &options) {
-  const nlohmann::ordered_json &value = options.value(name);
-  return settingOf(name, value.is_string() ? value.get<std::string>()
-                                           : dumpExact(value));
 }
 
 /// Adds a run's model, if it is still there, its quantization, and its seed,
 /// on which initial factors of the base depend.
 static Status addRunSettings(const std::string &folder,
                              std::vector<OptionSetting> &settings) {
-  const Options initial;
   Options options;
   QLORA_RETURN_IF_ERROR(options.applyYaml(folder + "/" + kSettingsFile));
   const std::string model = options.text("model_name_or_path");
   if (std::error_code ignored; fs::exists(model, ignored))
     settings.insert(settings.begin(), settingOf("model_name_or_path", model));
-  settings.push_back(settingOf("seed", options));
+  settings.push_back(settingOf("seed", valueText(options.value("seed"))));
   for (const OptionRow &row : groupOf(optionTable(), "Quantization"))
-    if (options.value(row.name) != initial.value(row.name))
-      settings.push_back(settingOf(row.name, options));
+    copySetting(options, row, settings);
   return Status::ok();
 }
 
@@ -91,8 +62,8 @@ static Status checkSameQuantization(std::span<const std::string> folders,
         return Status::invalid(
             "'{}' was trained with {} {}, but '{}' with {}. Fix: give {}, "
             "which then applies to the base of both",
-            first, flagSpelling(row.name), settingOf(row.name, options).text,
-            folder, settingOf(row.name, own).text, flagSpelling(row.name));
+            first, flagSpelling(row.name), valueText(options.value(row.name)),
+            folder, valueText(own.value(row.name)), flagSpelling(row.name));
     if (first.empty()) {
       first = folder;
       options = std::move(own);

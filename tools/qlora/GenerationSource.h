@@ -44,18 +44,6 @@ struct GenerationSource {
 StatusOr<GenerationSource> findSource(const std::string &word,
                                       std::span<const OptionSetting> given);
 
-/// Returns the rows of a group, which are consecutive in the table.
-std::span<const OptionRow> groupOf(std::span<const OptionRow> table,
-                                   std::string_view group);
-
-/// Returns the setting of an option of optionTable().
-OptionSetting settingOf(const char *name, const std::string &text);
-
-/// Returns all values of an option that may be repeated; an empty value resets
-/// nothing and is dropped.
-std::vector<std::string> textsOf(std::span<const OptionSetting> settings,
-                                 std::string_view option);
-
 /// Whether the folder, which may be empty, has the file.
 bool hasFile(const std::string &folder, const char *name);
 

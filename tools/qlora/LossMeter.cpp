@@ -14,6 +14,7 @@
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/RunFolder.h"
+#include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Programs.h"
 #include "tools/qlora/Tools.h"
 
@@ -35,34 +36,10 @@ static constexpr const char *kTargetOptions[] = {
     "lora_target_modules", "exclude_modules", "layers_to_transform",
     "layers_pattern"};
 
-static OptionSetting settingFor(std::string_view name, std::string text) {
-  return {findOption(optionTable(), name), std::move(text),
-          flagSpelling(name)};
-}
-
-/// Appends an option's value, if it is not the default.
-static void copyOption(const Options &from, const OptionRow &row,
-                       std::vector<OptionSetting> &to) {
-  static const Options initial;
-  const auto &value = from.value(row.name);
-  if (value == initial.value(row.name))
-    return;
-  to.push_back(settingFor(row.name, value.is_string()
-                                       ? value.get<std::string>()
-                                       : dumpExact(value)));
-}
-
-static void copyGroup(const Options &from, std::string_view group,
-                      std::vector<OptionSetting> &to) {
-  for (const OptionRow &row : optionTable())
-    if (row.group == group)
-      copyOption(from, row, to);
-}
-
 static void copyPaths(const Options &from, const char *option, const char *as,
                       std::vector<OptionSetting> &to) {
   for (const auto &[path, weight] : from.paths(option))
-    to.push_back(settingFor(
+    to.push_back(settingOf(
         as, weight == 1 ? path : fmt::format("{}:{}", path, weight)));
 }
 
@@ -118,12 +95,12 @@ Status LossMeter::useTrainingRows() {
   name = namesOf(trained, "train_file");
   if (bytes <= kTrainingBytes) {
     for (const auto &[path, weight] : trained.paths("train_file"))
-      data.push_back(settingFor("validation_file", path));
+      data.push_back(settingOf("validation_file", path));
     return Status::ok();
   }
   copyPaths(trained, "train_file", "train_file", data);
   const double fraction = kTrainingBytes / bytes;
-  data.push_back(settingFor("val_set_size", fmt::format("{:.6f}", fraction)));
+  data.push_back(settingOf("val_set_size", fmt::format("{:.6f}", fraction)));
   name = fmt::format("{:.2g} % of {}", 100 * fraction, name);
   return Status::ok();
 }
@@ -140,7 +117,7 @@ Status LossMeter::findData() {
       !file.empty()) {
     if (!isThere(file))
       return Status::notFound("--validation-file: there is no file '{}'", file);
-    data = {settingFor("validation_file", file)};
+    data = {settingOf("validation_file", file)};
     name = fs::path(file).filename().string();
     return Status::ok();
   }
@@ -149,7 +126,7 @@ Status LossMeter::findData() {
     name = namesOf(trained, "validation_file");
   } else if (trained.number("val_set_size") > 0) {
     copyPaths(trained, "train_file", "train_file", data);
-    copyOption(trained, *findOption(optionTable(), "val_set_size"), data);
+    copySetting(trained, *findOption(optionTable(), "val_set_size"), data);
     name = "held-out rows of " + namesOf(trained, "train_file");
   } else {
     return useTrainingRows();
@@ -168,15 +145,14 @@ Status LossMeter::findData() {
 
 StatusOr<Configuration>
 LossMeter::configurationOf(std::vector<OptionSetting> settings) const {
-  for (const OptionRow &row : optionTable())
-    if (row.group == std::string_view("Data") &&
-        row.name != std::string_view("val_set_size"))
-      copyOption(job->trained, row, settings);
+  for (const OptionRow &row : groupOf(optionTable(), "Data"))
+    if (row.name != std::string_view("val_set_size"))
+      copySetting(job->trained, row, settings);
   for (const char *option : kLossOptions)
-    copyOption(job->trained, *findOption(optionTable(), option), settings);
+    copySetting(job->trained, *findOption(optionTable(), option), settings);
   std::ranges::copy(data, std::back_inserter(settings));
-  settings.push_back(settingFor("num_train_epochs", "0"));
-  settings.push_back(settingFor("compute_dtype", "float32"));
+  settings.push_back(settingOf("num_train_epochs", "0"));
+  settings.push_back(settingOf("compute_dtype", "float32"));
   CommandLine line;
   line.settings = std::move(settings);
   return configure(line, "", "", ProgramUse::kTrain);
@@ -185,9 +161,10 @@ LossMeter::configurationOf(std::vector<OptionSetting> settings) const {
 /// Returns the settings of the training's program.
 std::vector<OptionSetting> LossMeter::trainedSettings() const {
   std::vector<OptionSetting> settings = {
-      settingFor("model_name_or_path", job->trainedBase)};
-  copyGroup(job->trained, "LoRA", settings);
-  copyGroup(job->trained, "Quantization", settings);
+      settingOf("model_name_or_path", job->trainedBase)};
+  for (const char *group : {"LoRA", "Quantization"})
+    for (const OptionRow &row : groupOf(optionTable(), group))
+      copySetting(job->trained, row, settings);
   // These change training, but no loss of the trained adapter.
   std::erase_if(settings, [](const OptionSetting &setting) {
     const std::string_view option = setting.row->name;
@@ -199,13 +176,17 @@ std::vector<OptionSetting> LossMeter::trainedSettings() const {
   return settings;
 }
 
+/// Makes the program, and returns its path.
+static StatusOr<std::string> programOf(const Configuration &configuration) {
+  QLORA_ASSIGN_OR_RETURN(ProgramCommands made, programCommands(configuration));
+  QLORA_RETURN_IF_ERROR(makeProgram(made));
+  return std::move(made.program);
+}
+
 StatusOr<std::string> LossMeter::trainedProgram() {
   QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
                          configurationOf(trainedSettings()));
-  QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,
-                         programCommands(configuration));
-  QLORA_RETURN_IF_ERROR(makeProgram(made));
-  return made.program;
+  return programOf(configuration);
 }
 
 /// Counts the lines of a file.
@@ -223,11 +204,9 @@ static double lossOf(const nlohmann::json &evaluation) {
 StatusOr<double> LossMeter::evaluate(std::vector<OptionSetting> settings) {
   QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
                          configurationOf(std::move(settings)));
-  QLORA_ASSIGN_OR_RETURN(const ProgramCommands made,
-                         programCommands(configuration));
-  QLORA_RETURN_IF_ERROR(makeProgram(made));
+  QLORA_ASSIGN_OR_RETURN(std::string program, programOf(configuration));
   const std::string folder = scratch.file(fmt::to_string(measured++));
-  ToolCommand run{"qlora-run", {made.program}};
+  ToolCommand run{"qlora-run", {std::move(program)}};
   std::ranges::copy(configuration.runnerFlags,
                     std::back_inserter(run.arguments));
   run.arguments.push_back("--output-dir=" + folder);
@@ -274,17 +253,17 @@ StatusOr<std::optional<double>> LossMeter::ofTrained() {
     return logged(/*first=*/false);
   std::vector<OptionSetting> settings = trainedSettings();
   settings.push_back(
-      settingFor("adapter_name_or_path", absolutePath(job->run)));
+      settingOf("adapter_name_or_path", absolutePath(job->run)));
   QLORA_ASSIGN_OR_RETURN(const double loss, evaluate(std::move(settings)));
   return std::optional(loss);
 }
 
 StatusOr<double> LossMeter::ofModel(const std::string &folder) {
   std::vector<OptionSetting> settings = {
-      settingFor("model_name_or_path", absolutePath(folder)),
-      settingFor("lora_r", "1"), settingFor("lora_alpha", "1")};
+      settingOf("model_name_or_path", absolutePath(folder)),
+      settingOf("lora_r", "1"), settingOf("lora_alpha", "1")};
   for (const char *option : kTargetOptions)
-    copyOption(job->trained, *findOption(optionTable(), option), settings);
+    copySetting(job->trained, *findOption(optionTable(), option), settings);
   return evaluate(std::move(settings));
 }
 

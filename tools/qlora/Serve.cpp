@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "runtime/Base/JsonText.h"
 #include "tools/qlora/GenerationProgram.h"
+#include "tools/qlora/OptionSettings.h"
 
 namespace qlora {
 
@@ -95,9 +95,7 @@ Status serve(std::span<const std::string> words) {
   for (const OptionRow &row : kServeOptions) {
     if (!own.isGiven(row.name))
       continue;
-    const auto &value = own.value(row.name);
-    const std::string text =
-        value.is_string() ? own.text(row.name) : dumpExact(value);
+    const std::string text = valueText(own.value(row.name));
     if (row.name == std::string_view("api_key"))
       setenv(kKeyVariable, text.c_str(), /*overwrite=*/1);
     else

@@ -4,8 +4,8 @@
 Three kinds of models write it:
 
 * between two markers that the chat template writes too (Qwen3, Nemotron);
-* between <think> and </think>, of which the template knows nothing or only the
-  first, which then ends the prompt (DeepSeek-R1, QwQ);
+* between <think> and </think>, if the template writes neither, or ends the
+  prompt with <think> (DeepSeek-R1, QwQ);
 * in channels (gpt-oss): `<|channel|>NAME<|message|>TEXT<|end|>`."""
 
 from __future__ import annotations

@@ -99,21 +99,6 @@ QLORA_INLINE ScaleSums sumCodes(const float *x, float inverse, float low,
   return {total(xq), total(qq)};
 }
 
-/// Returns the squared error of the codes for `scale`.
-template <int Count>
-QLORA_INLINE float scaleError(const float *x, float scale, float low,
-                              float high) {
-  const float inverse = scale != 0 ? 1 / scale : 0;
-  Lanes sum = {};
-  for (int i = 0; i < Count; i += kLanes) {
-    const Lanes value = load(x + i);
-    const Lanes error =
-        value - codesOf(value, 0, inverse, low, high) * scale;
-    sum += error * error;
-  }
-  return total(sum);
-}
-
 /// Returns the best scale, of either sign, for codes in [low, high], where
 /// high = -low - 1.
 template <int Count>
@@ -227,16 +212,17 @@ QLORA_INLINE PartFit findPart(const float *values, float high) {
   return {best.fit.scale * largest, best.fit.least * largest};
 }
 
-/// Returns the squared error of a part with these parameters.
+/// Returns the squared error of a part with these parameters and codes in
+/// [low, high]. `least` is 0 for types without one.
 template <int Count>
 QLORA_INLINE float partError(const float *x, float scale, float least,
-                             float high) {
+                             float low, float high) {
   const float inverse = scale != 0 ? 1 / scale : 0;
   Lanes sum = {};
   for (int i = 0; i < Count; i += kLanes) {
     const Lanes value = load(x + i);
     const Lanes error =
-        value - (codesOf(value, least, inverse, 0, high) * scale - least);
+        value - (codesOf(value, least, inverse, low, high) * scale - least);
     sum += error * error;
   }
   return total(sum);

@@ -56,7 +56,7 @@ QLORA_INLINE static float blockError(const float *x, const Offsets &block,
   for (int part = 0; part < 8; ++part)
     error += partError<32>(
         x + 32 * part, block.d * static_cast<float>(block.parts.scale[part]),
-        block.dmin * static_cast<float>(block.parts.least[part]), high);
+        block.dmin * static_cast<float>(block.parts.least[part]), 0, high);
   return error;
 }
 
@@ -70,7 +70,7 @@ QLORA_INLINE static void choosePart(const float *x, const PartFit &fit,
       const int least = neighbour(fit.least, block.dmin, byLeast, 0, 63);
       const float error =
           partError<32>(x, block.d * static_cast<float>(scale),
-                        block.dmin * static_cast<float>(least), high);
+                        block.dmin * static_cast<float>(least), 0, high);
       if (bestError < 0 || error < bestError) {
         bestError = error;
         block.parts.scale[part] = static_cast<uint8_t>(scale);
@@ -178,7 +178,7 @@ struct Scales {
 QLORA_INLINE static float blockError(const float *x, const Scales &block) {
   float error = 0;
   for (int part = 0; part < 16; ++part)
-    error += scaleError<16>(x + 16 * part, block.of(part), -32, 31);
+    error += partError<16>(x + 16 * part, block.of(part), 0, -32, 31);
   return error;
 }
 
@@ -188,7 +188,7 @@ QLORA_INLINE static void choosePart(const float *x, float fitted, int part,
   for (int by = -1; by <= 1; ++by) {
     const int scale = neighbour(fitted, block.d, by, -128, 127);
     const float error =
-        scaleError<16>(x, block.d * static_cast<float>(scale), -32, 31);
+        partError<16>(x, block.d * static_cast<float>(scale), 0, -32, 31);
     if (bestError < 0 || error < bestError) {
       bestError = error;
       block.scales[part] = static_cast<int8_t>(scale);

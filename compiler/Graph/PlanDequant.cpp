@@ -21,9 +21,10 @@
 //
 // Panels (`tiled`) decode once per use and need no memory. Scratch (`per-use`)
 // decodes once per group of uses to memory, and lives as long as the group. It
-// must be 3 % faster, except on a GPU, whose GEMM always decodes all of W
-// first. Resident weights (`once`) need memory for their decoded values:
-// `resident-bytes` are given to the weights that save most seconds per byte.
+// must be 3 % faster, except on a GPU, whose GEMM decodes all of W first unless
+// x has few rows. Resident weights (`once`) need memory for their decoded
+// values: `resident-bytes` are given to the weights that save most seconds per
+// byte.
 
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
@@ -100,6 +101,8 @@ private:
 /// stays in a cache. If predicted times are closer, panels are at least as fast
 /// in measurements (bench/decode.py).
 static constexpr double kScratchGain = 0.03;
+/// Times that differ by less than this fraction are the same up to rounding.
+static constexpr double kSameTime = 1e-6;
 static constexpr const char *kGainsTooLittle =
     "per-use would gain less than 3 %";
 
@@ -176,16 +179,18 @@ void PlanDequantPass::choose(const DeviceProfile &device,
   for (auto &[name, weight] : weights) {
     for (UseGroup &group : weight.groups) {
       group.seconds = decodeSeconds(group.uses, group.compute, device);
-      bool isFaster =
-          !traits.decodesInPanels ||
-          group.seconds.scratch < (1 - kScratchGain) * group.seconds.panel;
+      // A GPU's GEMM decodes the whole weight first, which takes as long as a
+      // decode to scratch, except for few rows.
+      const double gain = traits.decodesInPanels ? kScratchGain : -kSameTime;
+      bool isFaster = group.seconds.scratch < (1 - gain) * group.seconds.panel;
       if (form == "per-use" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
       group.reason = form != "auto"     ? "the only form allowed"
-                     : !traits.decodesInPanels
+                     : isFaster && !traits.decodesInPanels
                          ? "a GPU decodes the whole weight anyway"
                      : isFaster ? "one decode for all uses is faster"
-                                : kGainsTooLittle;
+                     : traits.decodesInPanels ? kGainsTooLittle
+                                              : "few rows need no decode";
     }
     weight.isResident = form == "once" && weight.canBeResident;
   }

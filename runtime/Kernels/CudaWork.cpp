@@ -58,7 +58,25 @@ static Work panelDecodeWork(const KernelRequest &r) {
   return kernelWork(decode);
 }
 
+/// Single-lane instructions of panel_matmul.tensor for an element of W. A
+/// multiprocessor looks up 32 elements per clock in shared memory, and issues
+/// 128 instructions. So a look-up counts four times, while address, product and
+/// rounding are computed. Loads and scales add an eighth.
+static constexpr double kFewRowsInstructions = 4.5;
+
+/// Work of panel_matmul.tensor, which reads W once, as the CPU row `streamed`
+/// does, and accepts only requests that this one accepts.
+static Kernels fewRowsWork(const KernelRequest &r) {
+  Work work = kernelWork(r);
+  work.bf16Flops = std::exchange(work.f32Flops, 0);
+  work.laneInstructions =
+      kFewRowsInstructions * std::exchange(work.decodedNumbers, 0);
+  return {work};
+}
+
 static Kernels panelMatmulWork(const KernelRequest &r) {
+  if (!panel_matmul::tensor::limits(r))
+    return fewRowsWork(r);
   const CudaPanelPlan plan = CudaPanelPlan::of(r);
   Kernels kernels;
   if (plan.decoded)

@@ -80,7 +80,30 @@ Work qlora::attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
 
 // Ops of Kernels.def ---------------------------------------------------------
 
+/// Work of the CPU row `streamed` of matmul and panel_matmul: W is read once,
+/// while it is decoded and multiplied in f32.
+static Work streamedWork(const KernelRequest &r, double weightBytes,
+                         double decodes) {
+  const std::vector<OperandShape> shapes = r.op->shapes(r).each;
+  const bool adds = r.constantAsDouble("beta") != 0;
+  const auto elements = [&](size_t i) {
+    return double(shapes[i].rows) * double(shapes[i].columns);
+  };
+  Work work;
+  work.f32Flops = 2 * double(shapes[0].rows) * elements(1);
+  work.bytes = weightBytes + bytesOf(elements(0), *r.dtype("a")) +
+               bytesOf(elements(2), *r.dtype("c")) * (adds ? 2 : 1);
+  work.decodedNumbers = decodes;
+  work.launches = 1;
+  return work;
+}
+
 static Work matmulWork(const KernelRequest &r) {
+  if (plans::isStreamed(r))
+    return streamedWork(r,
+                        bytesOf(double(r.constant("n")) * r.constant("k"),
+                                *r.dtype("b")),
+                        0);
   return gemmWork(r.constant("m"), r.constant("n"), r.constant("k"),
                   *r.dtype("a"), *r.dtype("b"), *r.dtype("c"),
                   r.constant("beta") != 0);
@@ -90,20 +113,23 @@ static Work panelMatmulWork(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool transpose = r.constant("transpose_w");
   const qlora_dtype compute = *r.dtype("a");
+  const double weights = double(rows) * columns;
+  const double decodes = decodedNumbers(weights, *r.dtype("w"));
+  if (plans::isStreamed(r))
+    return streamedWork(r, storedBytes(r), decodes);
   Work work = gemmWork(r.constant("m"), transpose ? rows : columns,
                        transpose ? columns : rows, compute, compute,
                        *r.dtype("c"), r.constant("beta") != 0);
   std::swap(work.f32Flops, work.panelF32Flops);
   std::swap(work.bf16Flops, work.panelBf16Flops);
   // W is read from memory as stored; decoded values stay in cache.
-  const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
   // No traffic overlaps with arithmetic. Traffic of a and c counts twice,
   // except its first kCacheBytes (measured: bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;
-  work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
+  work.decodedNumbers = decodes;
   return work;
 }
 

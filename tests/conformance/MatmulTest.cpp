@@ -2,19 +2,13 @@
 
 // Compares matmul, panel_matmul and decode with their references.
 
-#include "tests/conformance/KernelCase.h"
+#include "tests/conformance/PanelCase.h"
 
 #include <cstring>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace qlora {
 namespace {
 
-constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
-constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
 constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
 
@@ -54,15 +48,6 @@ KernelCase makeCase(const Product &p) {
   return test;
 }
 
-/// cuBLASLt rounds the bf16 matmul before it adds c, as PyTorch does. Measured
-/// with 13.1 on an H200: of the 1,227,000 elements for which this matters, all
-/// except 53 agree.
-double addingError(double product, double beta, qlora_dtype c) {
-  return CudaGpu::isReal() && beta != 0 && c == BF16
-             ? unitRoundoff(BF16) * std::abs(product)
-             : 0;
-}
-
 /// If only one operand is f32, it is rounded to bf16, which adds an independent
 /// error to each product.
 double roundingError(const Product &p) {
@@ -73,6 +58,8 @@ double roundingError(const Product &p) {
 void checkProduct(const Product &p, const std::string &implementation) {
   SCOPED_TRACE(p);
   KernelCase before = makeCase(p), expected = makeCase(p), got = makeCase(p);
+  if (!got.isTaken(implementation))
+    return;
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
   EXPECT_TRUE(got.gapsHold("c", p.m, p.n, p.n + p.gap));
@@ -122,76 +109,6 @@ TEST(Matmul, AgreesWithTheReferenceOnOddShapes) {
         for (const std::string &row : rowsToTest("matmul"))
           checkProduct(p, row);
       }
-}
-
-struct Panels {
-  int64_t m, rows, columns, panelColumns, block;
-  bool doubleQuant, isForward;
-  qlora_dtype a, w, c;
-  double alpha, beta;
-  int64_t gap;
-};
-
-std::ostream &operator<<(std::ostream &out, const Panels &p) {
-  return out << p.m << "x" << p.rows << "x" << p.columns << " panel "
-             << p.panelColumns << " block " << p.block << " " << dtypeName(p.a)
-             << "," << dtypeName(p.w) << "->" << dtypeName(p.c)
-             << (p.isForward ? " forward" : " backward") << " beta " << p.beta;
-}
-
-void fillWeight(KernelCase &test, int64_t rows, int64_t columns, int64_t block,
-                bool doubleQuant) {
-  if (storedFormat(test.dtype("w")))
-    return fillStored(
-        test.data("w"),
-        StoredLayout::of(test.dtype("w"), rows * columns, block, doubleQuant),
-        5);
-  test.fill("w", rows, columns, columns, 5, 0.2);
-}
-
-KernelCase makeCase(const Panels &p) {
-  const int64_t aColumns = p.isForward ? p.columns : p.rows;
-  const int64_t cColumns = p.isForward ? p.rows : p.columns;
-  KernelCase test("panel_matmul", {{"a", p.a}, {"w", p.w}, {"c", p.c}},
-                  {{"m", p.m},
-                   {"rows", p.rows},
-                   {"columns", p.columns},
-                   {"lda", aColumns + p.gap},
-                   {"ldc", cColumns + p.gap},
-                   {"transpose_w", p.isForward},
-                   {"block", p.block},
-                   {"double_quant", p.doubleQuant},
-                   {"panel_columns", p.panelColumns},
-                   {"alpha", bits(p.alpha)},
-                   {"beta", bits(p.beta)}});
-  fillWeight(test, p.rows, p.columns, p.block, p.doubleQuant);
-  test.fill("a", p.m, aColumns, aColumns + p.gap, 1);
-  if (p.beta != 0)
-    test.fill("c", p.m, cColumns, cColumns + p.gap, 3);
-  return test;
-}
-
-void checkPanels(const Panels &p, const std::string &implementation) {
-  SCOPED_TRACE(p);
-  KernelCase before = makeCase(p), expected = makeCase(p), got = makeCase(p);
-  expectOk(expected.run("reference"));
-  expectOk(got.run(implementation));
-  const int64_t n = p.isForward ? p.rows : p.columns;
-  const int64_t k = p.isForward ? p.columns : p.rows;
-  EXPECT_TRUE(got.gapsHold("c", p.m, n, n + p.gap));
-  double worst = 0;
-  for (int64_t row = 0; row < p.m; ++row)
-    for (int64_t column = 0; column < n; ++column) {
-      const int64_t i = row * (n + p.gap) + column;
-      const double exact = expected.at("c", i);
-      const double error = std::abs(got.at("c", i) - exact);
-      // The panel implementation rounds its bf16 matmul before it adds c.
-      const double limit =
-          tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1) +
-          addingError(exact - p.beta * before.at("c", i), p.beta, p.c);
-      worst = std::max(worst, std::isnan(error) ? 1e30 : error / limit);
-    }
-  EXPECT_LE(worst, 1.0);
 }
 
 TEST(PanelMatmul, AgreesWithTheReferenceOnOddShapes) {
@@ -344,17 +261,6 @@ TEST(Decode, RoundsProductAndSumOneByOne) {
 }
 
 #ifdef _OPENMP
-/// Returns the bytes of c, computed with `threads` threads.
-template <typename Shape>
-std::vector<uint8_t> resultWith(int threads, const Shape &shape) {
-  const int before = omp_get_max_threads();
-  omp_set_num_threads(threads);
-  KernelCase test = makeCase(shape);
-  expectOk(test.run("onednn"));
-  omp_set_num_threads(before);
-  return {test.data("c"), test.data("c") + test.bytes("c")};
-}
-
 TEST(Matmul, BitsDoNotDependOnThreads) {
   const int64_t shapes[][3] = {{512, 96, 576},  {24, 576, 1000}, {576, 8, 700},
                                {67, 131, 400},  {300, 24, 64},   {8, 8, 3000},

@@ -61,6 +61,7 @@ EXEMPT = {
     r"qlora_head_part_begin|qlora_head_merge_(rows|sum)":
         "a few numbers of each row",
     r"qlora_grouped_matmul_\w+": "matrix products",
+    r"qlora_few_rows_\w+": "decodes and multiplies each number",
     r"qlora_route_grad_\w+": "a few numbers of each token",
     r"qlora_int8_matmul_\w+": "matrix products",
     r"qlora_int8_rows_\w+": "for a product of thousands of columns",

@@ -112,62 +112,38 @@ QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
                  out + done);
 }
 
-namespace {
+const DecodeRun *DecodeRun::find() {
+  const DecodeRun *const widest = findAvx512DecodeRun();
+  return widest ? widest : findAvx2DecodeRun();
+}
 
-/// The index of an element's block, and the first element after that block. A
-/// division takes as long as decoding 64 elements; scaleShift avoids it.
-struct ScaleRun {
-  int64_t index, end;
-  static ScaleRun at(const StoredTensor &tensor, int scaleShift,
-                     int64_t element) {
-    const int64_t index =
-        scaleShift < 0 ? element / tensor.block : element >> scaleShift;
-    return {index, (index + 1) * tensor.block};
+/// Decodes a run whose first code may be in a low nibble: that one separately.
+template <typename Number, typename Narrow>
+static void decodeFromAny(void (*decode)(const StoredRun &, Number *),
+                          StoredRun run, Number *out, Narrow narrowed) {
+  if (run.count > 0 && run.first % 2) {
+    *out++ = narrowed(run.tensor.element(run.first++));
+    --run.count;
   }
-};
-
-} // namespace
-
-/// Decodes elements block by block. `Number` is float, or uint16_t for bf16.
-template <typename Number>
-static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
-                                         const uint8_t *, int64_t, Number *),
-                       const StoredTensor &tensor, int scaleShift,
-                       int64_t first, int64_t count, Number *out) {
-  for (int64_t element = first; element < first + count;) {
-    const ScaleRun at = ScaleRun::at(tensor, scaleShift, element);
-    const int64_t run = std::min(first + count, at.end) - element;
-    const auto scale = ScaledFrom::of(tensor, at.index);
-    const uint8_t *packed = tensor.packed + element / 2;
-    // decodeRun must begin at a high nibble. If the first element is in a low
-    // nibble, shift it to the high one and decode it separately.
-    const int64_t lone = element % 2;
-    if (lone) {
-      const auto shifted = static_cast<uint8_t>(*packed++ << 4);
-      decodeRun(tensor.codeBook, scale, &shifted, 1, out);
-    }
-    decodeRun(tensor.codeBook, scale, packed, run - lone, out + lone);
-    out += run;
-    element += run;
-  }
+  decode(run, out);
 }
 
 void StoredWeight::decodeQuantized(const void *weight, int64_t first,
                                    int64_t count, qlora_dtype outType,
                                    void *out) const {
-  const StoredTensor tensor = StoredTensor::of(layout, weight);
+  const StoredRun all = runOf(weight, first, count);
   if (decodeRun && outType == QLORA_DTYPE_F32)
-    return decodeRuns(decodeRun->toF32, tensor, scaleShift, first, count,
-                      static_cast<float *>(out));
+    return decodeFromAny(decodeRun->toF32, all, static_cast<float *>(out),
+                         [](float value) { return value; });
   if (decodeRun && outType == QLORA_DTYPE_BF16)
-    return decodeRuns(decodeRun->toBF16, tensor, scaleShift, first, count,
-                      static_cast<uint16_t *>(out));
+    return decodeFromAny(decodeRun->toBF16, all, static_cast<uint16_t *>(out),
+                         qlora_f32_to_bf16);
   if (outType == QLORA_DTYPE_F32)
-    return decodeF32(tensor, first, count, static_cast<float *>(out));
+    return decodeF32(all.tensor, first, count, static_cast<float *>(out));
   float window[kWindow];
   for (int64_t done = 0; done < count; done += kWindow) {
     const int64_t run = std::min(kWindow, count - done);
-    decodeF32(tensor, first + done, run, window);
+    decodeF32(all.tensor, first + done, run, window);
     narrow(window, outType, elementAt(out, outType, done), run);
   }
 }
@@ -188,7 +164,7 @@ StoredWeight StoredWeight::of(const StoredLayout &layout, int64_t columns) {
   const auto block = static_cast<uint64_t>(layout.block);
   if (std::has_single_bit(block))
     weight.scaleShift = std::countr_zero(block);
-  if (layout.bits == 4)
+  if (layout.bits == 4 && layout.block % 2 == 0)
     weight.decodeRun = DecodeRun::find();
   return weight;
 }
@@ -223,6 +199,30 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
     decodeSerial(weight, first, part.columnCount, outType,
                  elementAt(out, outType, row * part.columnCount));
   }
+}
+
+StoredWeight::AddDots StoredWeight::findDots(qlora_dtype type) const {
+  constexpr int64_t kLanes = DecodeRun::kDotLanes;
+  if (!decodeRun || columns % kLanes || layout.block % kLanes)
+    return nullptr;
+  return type == QLORA_DTYPE_BF16 ? decodeRun->addRoundedDots
+                                  : decodeRun->addDots;
+}
+
+QLORA_VECTOR static void roundToBF16(float *values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = qlora_round_bf16(values[i]);
+}
+
+void StoredWeight::decodeWide(const void *weight, int64_t first, int64_t count,
+                              qlora_dtype type, float *out) const {
+  const bool rounds = type == QLORA_DTYPE_BF16 && dtype != type;
+  if (rounds && decodeRun)
+    return decodeFromAny(decodeRun->toRounded, runOf(weight, first, count), out,
+                         qlora_round_bf16);
+  decodeSerial(weight, first, count, QLORA_DTYPE_F32, out);
+  if (rounds)
+    roundToBF16(out, count);
 }
 
 void StoredWeight::prefetch(const void *weight, int64_t first,

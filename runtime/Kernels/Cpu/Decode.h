@@ -20,20 +20,75 @@ struct ScaledFrom {
   float operator()(float value) const { return (value - zero) * absmax; }
 };
 
-/// Functions that decode 4-bit codes with AVX-512: one table look-up in a
-/// register gives 32 bf16 or 16 f32 values. out[i] := (codeBook[code i] - zero)
-/// * scale for `count` codes with one scale. The first code is in the high
-/// nibble of packed[0]. The bits are those of StoredTensor::element, rounded to
-/// nearest even. The functions read no byte after the last code and write no
-/// value after `count`.
-struct DecodeRun {
-  void (*toF32)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
-                int64_t count, float *out);
-  void (*toBF16)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
-                 int64_t count, uint16_t *out);
+/// Consecutive elements of a quantized tensor.
+struct StoredRun {
+  StoredTensor tensor;
+  /// log2 of the block size, or -1 if the size is no power of two.
+  int scaleShift;
+  int64_t first, count;
+};
 
-  /// Returns null if this CPU lacks the instructions.
+/// Functions that decode 4-bit codes with table look-ups in registers. The bits
+/// are those of StoredTensor::element. toBF16 rounds them to nearest even, and
+/// toRounded too, but widens the result to f32. The first element and each
+/// block must begin at an even index. The functions read no byte after the last
+/// code and write no value after `count`.
+///
+/// addDots and addRoundedDots do not store the values of toF32 and toRounded,
+/// but add their products with x to lanes: sums[i % 32] += x[i] * value i, with
+/// fused multiply-adds. Blocks, `first` and `count` must be multiples of
+/// kDotLanes.
+struct DecodeRun {
+  static constexpr int64_t kDotLanes = 32;
+
+  void (*toF32)(const StoredRun &run, float *out);
+  void (*toRounded)(const StoredRun &run, float *out);
+  void (*toBF16)(const StoredRun &run, uint16_t *out);
+  void (*addDots)(const StoredRun &run, const float *x, float *sums);
+  void (*addRoundedDots)(const StoredRun &run, const float *x, float *sums);
+
+  /// Returns the functions for this CPU's instructions, or null.
   static const DecodeRun *find();
+};
+
+/// Return the functions that use AVX-512 (DecodeRun.cpp) or AVX2
+/// (DecodeRunAvx2.cpp); null if this CPU lacks the instructions.
+const DecodeRun *findAvx512DecodeRun();
+const DecodeRun *findAvx2DecodeRun();
+
+/// The codes of a run, block by block. The first element of the run and of each
+/// block must have an even index, so that its code is in a high nibble.
+class BlockCodes {
+public:
+  explicit BlockCodes(const StoredRun &run)
+      : tensor(run.tensor), block(run.tensor.block), element(run.first),
+        end(run.first + run.count),
+        // A division takes as long as decoding 64 elements.
+        index(run.scaleShift < 0 ? element / block
+                                 : element >> run.scaleShift),
+        blockEnd((index + 1) * block) {}
+
+  /// Moves on to the next codes, which have one scale. Returns false at the end
+  /// of the run.
+  bool next() {
+    if (element >= end)
+      return false;
+    scale = ScaledFrom::of(tensor, index);
+    packed = tensor.packed + (element >> 1);
+    count = (blockEnd < end ? blockEnd : end) - element;
+    element += count;
+    blockEnd += block;
+    ++index;
+    return true;
+  }
+
+  ScaledFrom scale = {};
+  const uint8_t *packed = nullptr;
+  int64_t count = 0;
+
+private:
+  const StoredTensor &tensor;
+  int64_t block, element, end, index, blockEnd;
 };
 
 /// A weight [rows, columns], flattened; quantized or floating-point.
@@ -64,12 +119,25 @@ struct StoredWeight {
   /// Decodes a range of the matrix to a dense `out`, on the calling thread.
   void decodePart(const void *weight, const Part &part, qlora_dtype outType,
                   void *out) const;
+  /// Decodes elements [first, first + count) on the calling thread to `type`,
+  /// f32 or bf16 or that of a floating-point weight, and widens them to f32.
+  void decodeWide(const void *weight, int64_t first, int64_t count,
+                  qlora_dtype type, float *out) const;
+
+  StoredRun runOf(const void *weight, int64_t first, int64_t count) const {
+    return {StoredTensor::of(layout, weight), scaleShift, first, count};
+  }
+  using AddDots = void (*)(const StoredRun &, const float *x, float *sums);
+  /// Returns DecodeRun's function for dot products of whole rows, with values
+  /// decoded to `type`. Null if this CPU has none, or rows or blocks are not
+  /// multiples of its lanes.
+  AddDots findDots(qlora_dtype type) const;
 
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,
                     qlora_dtype outType, void *out) const;
   void decodeQuantized(const void *weight, int64_t first, int64_t count,
-                 qlora_dtype outType, void *out) const;
+                       qlora_dtype outType, void *out) const;
   void prefetch(const void *weight, int64_t first, int64_t count) const;
 };
 

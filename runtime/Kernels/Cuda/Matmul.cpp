@@ -129,6 +129,21 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
       constants);
 }
 
+PreparedCudaKernel panel_matmul::tensor::prepare(const KernelRequest &r,
+                                                 CudaContext &context) {
+  const int64_t m = r.constant("m"), rows = r.constant("rows");
+  std::vector<int64_t> constants = decodeConstants(r);
+  for (const char *name : {"m", "rows", "columns", "lda", "ldc", "alpha",
+                           "beta"})
+    constants.push_back(r.constant(name));
+  constants.push_back(r.type("c") == QLORA_DTYPE_BF16);
+  const std::string symbol =
+      fmt::format("qlora_few_rows_{}_{}", codingOf(*storedFormat(r.type("w"))),
+                  blocksOf(m, 8));
+  return makeLaunchKernel(
+      context, {{symbol, {blocksOf(rows, plans::kFewRowsOutputs)}}}, constants);
+}
+
 PreparedCudaKernel panel_matmul::decoded::prepare(const KernelRequest &r,
                                                   CudaContext &context) {
   const plans::CudaPanelPlan plan = plans::CudaPanelPlan::of(r);

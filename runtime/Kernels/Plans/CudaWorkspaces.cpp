@@ -83,6 +83,32 @@ uint64_t decodedPanelWorkspace(const KernelRequest &r) {
   return CudaPanelPlan::of(r).product().total.bytes();
 }
 
+static Reason needMultiples(const KernelRequest &r, int64_t of,
+                            std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names)
+    if (r.constant(name) % of != 0)
+      return refusalOf(r, name, "be a multiple of " + std::to_string(of));
+  return std::nullopt;
+}
+
+/// Number of bf16 elements in a load of 16 bytes.
+static constexpr int64_t kNumbersOfLoad = 8;
+
+/// Limits of Device/FewRows.cu.
+Reason panel_matmul::tensor::limits(const KernelRequest &r) {
+  if (r.constant("m") > kFewRowsMost)
+    return refusalOf(r, "m", "be at most " + std::to_string(kFewRowsMost));
+  if (!r.constant("transpose_w"))
+    return refusalOf(r, "transpose_w", "be 1");
+  if (r.type("a") != QLORA_DTYPE_BF16)
+    return "tensor cores would round a";
+  if (!storedFormat(r.type("w")))
+    return "w is not quantized";
+  if (Reason reason = needMultiples(r, kFewRowsRun, {"columns", "block"}))
+    return reason;
+  return needMultiples(r, kNumbersOfLoad, {"lda"});
+}
+
 CudaInt8Plan CudaInt8Plan::of(const KernelRequest &r) {
   const Size m = r.constant("m"), columns = r.constant("columns");
   WorkspaceLayout layout(kCudaAlignment);
@@ -97,17 +123,6 @@ CudaInt8Plan CudaInt8Plan::of(const KernelRequest &r) {
 uint64_t cudaInt8Workspace(const KernelRequest &r) {
   return CudaInt8Plan::of(r).total.bytes();
 }
-
-static Reason needMultiples(const KernelRequest &r, int64_t of,
-                            std::initializer_list<std::string_view> names) {
-  for (std::string_view name : names)
-    if (r.constant(name) % of != 0)
-      return refusalOf(r, name, "be a multiple of " + std::to_string(of));
-  return std::nullopt;
-}
-
-/// Number of bf16 elements in a load of 16 bytes.
-static constexpr int64_t kNumbersOfLoad = 8;
 
 /// Limits of Device/GroupedBF16.cu.
 Reason grouped_matmul::tensor::limits(const KernelRequest &r) {

@@ -56,6 +56,11 @@ struct CudaPanelPlan {
   }
 };
 
+/// panel_matmul.tensor: maximum rows of a, elements of W that a lane decodes
+/// together, and rows of W of a block (Device/FewRows.cu).
+inline constexpr int64_t kFewRowsMost = 16, kFewRowsRun = 32,
+                         kFewRowsOutputs = 16;
+
 /// Workspace of int8_matmul: all of a as integers with a scale for each row,
 /// and marks for the outlier columns.
 struct CudaInt8Plan {

@@ -138,6 +138,59 @@ GemmProblem matmulProblem(const KernelRequest &r) {
           /*mayRound=*/true};
 }
 
+/// Returns why the row `streamed` refuses a request of `m` rows, with W^T or W.
+static Reason streamedLimits(const KernelRequest &r, bool isTransposed,
+                             std::string_view transpose) {
+  if (r.constant("m") > StreamedPlan::kMostRows)
+    return refusalOf(r, "m",
+                     "be at most " + std::to_string(StreamedPlan::kMostRows));
+  if (!isTransposed)
+    return refusalOf(r, transpose, "be 1");
+  return std::nullopt;
+}
+
+Reason matmul::streamed::limits(const KernelRequest &r) {
+  if (r.constant("transpose_a"))
+    return refusalOf(r, "transpose_a", "be 0");
+  return streamedLimits(r, r.constant("transpose_b"), "transpose_b");
+}
+
+Reason panel_matmul::streamed::limits(const KernelRequest &r) {
+  return streamedLimits(r, r.constant("transpose_w"), "transpose_w");
+}
+
+bool isStreamed(const KernelRequest &r) {
+  return r.op->name == "matmul"         ? !matmul::streamed::limits(r)
+         : r.op->name == "panel_matmul" ? !panel_matmul::streamed::limits(r)
+                                        : false;
+}
+
+StreamedPlan StreamedPlan::of(const KernelRequest &r) {
+  // Elements of W in a task: enough to outweigh starting it.
+  static constexpr int64_t kTaskElements = 32 * 1024;
+  const bool isPanel = r.op->name == "panel_matmul";
+  const GemmProblem p = isPanel ? GemmProblem() : matmulProblem(r);
+  StreamedPlan plan = {};
+  plan.m = r.constant("m");
+  plan.n = isPanel ? r.constant("rows") : p.n;
+  plan.k = isPanel ? r.constant("columns") : p.k;
+  plan.depth = ceilDivide(plan.k, kLanes) * kLanes;
+  plan.outputs = std::clamp(kTaskElements / plan.depth / kTile, int64_t(1),
+                            kMostOutputs / kTile) *
+                 kTile;
+  // bf16 and f16 are not rounded to each other, only f32 to bf16.
+  plan.rowType = isPanel || !p.isBF16() ? r.type("a") : kBF16;
+  plan.weightType = isPanel ? r.type("a") : p.isBF16() ? kBF16 : p.b;
+  WorkspaceLayout layout;
+  plan.rows = layout.add(packed(kF32, plan.m, plan.depth));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t streamedWorkspace(const KernelRequest &r) {
+  return StreamedPlan::of(r).total.bytes();
+}
+
 Int8Plan Int8Plan::of(const KernelRequest &r) {
   // Maximum codes in a panel, so that it stays in a core's cache.
   static constexpr int64_t kPanelNumbers = 128 * 1024;

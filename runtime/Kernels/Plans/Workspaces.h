@@ -107,6 +107,28 @@ struct PanelPlan {
   GemmProblem product(int64_t rows, int64_t columns) const;
 };
 
+/// The row `streamed` of matmul and panel_matmul, for few rows and c = a . W^T:
+/// a task decodes some rows of W in its core's cache, a few at a time, and
+/// multiplies them with all rows of a, which the workspace has in f32.
+struct StreamedPlan {
+  static constexpr int64_t kMostRows = 16; ///< of a
+  static constexpr int64_t kLanes = 32;    ///< partial sums of a dot product
+  static constexpr int64_t kTile = 4;      ///< rows of W multiplied together
+  static constexpr int64_t kMostOutputs = 128;
+  int64_t m, n, k;
+  int64_t depth;   ///< k, padded with zeros to a multiple of kLanes
+  int64_t outputs; ///< rows of W, and columns of c, of a task
+  qlora_dtype rowType;    ///< a is rounded to it
+  qlora_dtype weightType; ///< W is decoded to it
+  Part rows;       ///< f32 [m, depth]
+  Size total = 0;
+  static StreamedPlan of(const KernelRequest &request);
+  int64_t tasks() const { return (n + outputs - 1) / outputs; }
+};
+/// Returns whether the CPU row `streamed` accepts a request of matmul or
+/// panel_matmul.
+bool isStreamed(const KernelRequest &request);
+
 /// int8_matmul: all rows of a are first rounded to integers, then widened to
 /// i16 for the multiply-add instruction, and padded with zeros to whole tiles.
 /// Then each task widens a panel of W's rows and multiplies with it.

@@ -45,6 +45,7 @@ program.kernel @generated attributes {columns = 8, maps = [], dtypes = array<i64
   model.row_yield %0 : tensor<8xf32>
 }
 
+// SMALL: remark: [Missed] refused | Category:select-kernels | Remark="matmul.streamed: transpose_b must be 1, got 0
 // SMALL-LABEL: program.entry evaluate
 program.entry evaluate batch 1 length 4 {
   %a = program.buffer activation bytes 128 : f32
@@ -53,7 +54,10 @@ program.entry evaluate batch 1 length 4 {
   // A matmul of 4x8 and 8x4. Constants are m n k lda ldb ldc ta tb alpha beta.
   // The workspace replaces the absent operand.
   // SMALL: program.launch @matmul.onednn(%{{.*}} read f32, %{{.*}} read f32, %{{.*}} write f32, %{{.*}} write u8) constants
-  program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "y"
+  program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 4, 4, 0, 0, 4607182418800017408, 0] rows 0 label "y"
+  // With few rows and a transposed b, b is streamed.
+  // SMALL: program.launch @matmul.streamed(%{{.*}} read f32, %{{.*}} read f32, %{{.*}} write f32, %{{.*}} write u8) constants
+  program.launch @matmul(%a read f32, %b read f32, %c write f32) absent [3] constants [4, 4, 8, 8, 8, 4, 0, 1, 4607182418800017408, 0] rows 0 label "few rows"
   // SMALL: program.launch @accumulate.cpu(
   program.launch @accumulate(%a read f32, %b read_write f32) constants [4, 8, 8, 8] rows 0 label "sum"
   // One head of 8 in bf16: cuDNN, with its workspace.

@@ -112,6 +112,30 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   EXPECT_DOUBLE_EQ(secondsOf(work, quick), kLaunch + (4e6 + 517120) / 10e9);
 }
 
+TEST(CostModel, FewRowsReadTheWeightWhileTheyDecodeIt) {
+  KernelRequest panel = request(
+      "panel_matmul",
+      {{"m", 4},
+       {"rows", 1000},
+       {"columns", 1000},
+       {"transpose_w", 1},
+       {"block", 64}},
+      {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
+  // 8e6 FLOPs at 100 GFLOP/s, and 1e6 elements of 4 bytes decoded at 4 GB/s.
+  // Meanwhile, memory moves the stored weight, and 32e3 bytes of a and c.
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
+                   kLaunch + 8e-5 + 1e-3);
+  DeviceProfile quick = roundDevice();
+  quick.decodeGbps = quick.gemmF32Gflops = 1e6;
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), quick),
+                   kLaunch + (517120 + 32e3) / 10e9);
+  KernelRequest dense = request(
+      "matmul", {{"m", 4}, {"n", 1000}, {"k", 1000}, {"transpose_a", 0}},
+      {QLORA_DTYPE_BF16, QLORA_DTYPE_BF16, QLORA_DTYPE_BF16, std::nullopt});
+  EXPECT_DOUBLE_EQ(secondsOf(kernelWork(dense), roundDevice()),
+                   kLaunch + (2e6 + 16e3) / 10e9);
+}
+
 TEST(CostModel, WhatWasJustWrittenIsInACacheOnceItFits) {
   // 32 MiB of the 80 MB are in the cache, whose rate is four times memory's.
   const Work work = withCached(rowWork(80e6, 0), 60e6);

@@ -9,10 +9,9 @@
 // the scale of elements [32 l, 32 l + 32); a shuffle gives it to other lanes.
 // Bytes and scales of all tiles are requested before the tables are loaded.
 //
-// Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
-// power of two; double_quant; byte offsets of scales, nestedAbsmax, nestedMap,
-// codeBook, correction and zeros; 2^64 / block, rounded up.
+// Buffers: w, out. Constants: those of Decode.cuh.
 
+#include "runtime/Kernels/Cuda/Device/Decode.cuh"
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kDecodeThreads = 256;
@@ -23,154 +22,9 @@ constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
 /// Number of consecutive elements of a tile whose scale one lane loads.
 constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
-/// Coding of a format: bits per code, and whether blocks have zero points.
-template <int Bits, bool HasZeros> struct DecodeCoding {
-  static constexpr int kBits = Bits;
-  static constexpr bool kHasZeros = HasZeros;
-};
-
-/// Lookup tables of a thread block. A 4-bit code book is in 16 banks, so lanes
-/// never conflict. The book's address ends in a zero byte, for lookUp().
-template <typename Coding> struct alignas(256) DecodeTables {
-  float codeBook[1 << Coding::kBits];
-  float nestedMap[256];
-};
-
-struct DecodeWeight {
-  const uint8_t *packed, *scales, *zeros;
-  const float *nestedAbsmax;
-  float correction;
-  int64_t count, block;
-  uint64_t reciprocal;
-  int shift; ///< log2 of the block, or -1
-  bool isDouble;
-
-  QLORA_DEVICE DecodeWeight of(const qlora_cuda_args &args) {
-    const uint8_t *base = qlora_at<uint8_t>(args.buffers[0], 0);
-    const int64_t *c = args.constants;
-    return {base,
-            base + c[4],
-            base + c[9],
-            reinterpret_cast<const float *>(base + c[5]),
-            *reinterpret_cast<const float *>(base + c[8]),
-            c[0],
-            c[1],
-            uint64_t(c[10]),
-            int(c[2]),
-            c[3] != 0};
-  }
-};
-
-template <typename Coding>
-QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
-                             DecodeTables<Coding> &tables) {
-  const uint8_t *base = qlora_at<uint8_t>(args.buffers[0], 0);
-  const int thread = int(threadIdx.x);
-  if (thread < 1 << Coding::kBits)
-    tables.codeBook[thread] = qlora_load_f32(base + args.constants[7], thread);
-  if (args.constants[3] != 0)
-    tables.nestedMap[thread] = qlora_load_f32(base + args.constants[6], thread);
-  __syncthreads();
-}
-
-/// Converts values of the code book: subtracts the zero point, if the format
-/// has zero points, then multiplies by `absmax`. Only the
-/// specialization has a zero point, so other formats need no register for it.
-template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
-  float absmax;
-
-  __device__ float operator()(float value) const {
-    return __fmul_rn(value, absmax);
-  }
-  /// Returns the factors of another lane of the warp.
-  __device__ DecodeFactors ofLane(int lane) const {
-    return {__shfl_sync(0xffffffffu, absmax, lane)};
-  }
-};
-
-template <typename Coding> struct DecodeFactors<Coding, true> {
-  float absmax, zero;
-
-  __device__ float operator()(float value) const {
-    return __fmul_rn(__fsub_rn(value, zero), absmax);
-  }
-  __device__ DecodeFactors ofLane(int lane) const {
-    return {__shfl_sync(0xffffffffu, absmax, lane),
-            __shfl_sync(0xffffffffu, zero, lane)};
-  }
-};
-
-/// A block's scale as stored, not yet decoded.
-struct DecodeScale {
-  float factor; ///< nestedAbsmax of the scale's run, or the scale itself
-  int code;
-
-  QLORA_DEVICE DecodeScale load(const DecodeWeight &w, int64_t index) {
-    if (w.isDouble)
-      return {w.nestedAbsmax[index / 256], w.scales[index]};
-    return {qlora_load_f32(w.scales, index), 0};
-  }
-  template <typename Coding>
-  __device__ float absmax(const DecodeWeight &w,
-                          const DecodeTables<Coding> &tables) const {
-    return w.isDouble ? __fadd_rn(__fmul_rn(tables.nestedMap[code], factor),
-                                  w.correction)
-                      : __fmul_rn(factor, w.correction);
-  }
-};
-
-/// Returns the code book value at the byte offset in byte i of `offsets`. The
-/// book's address ends in a zero byte, which this offset replaces.
-template <typename Coding>
-QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
-                          int i) {
-#ifdef __NVCC__
-  const uint32_t book = uint32_t(__cvta_generic_to_shared(tables.codeBook));
-  float number;
-  asm volatile("ld.shared.f32 %0, [%1];"
-               : "=f"(number)
-               : "r"(__byte_perm(offsets, book, 0x7650u + unsigned(i))));
-  return number;
-#else
-  return tables.codeBook[(offsets >> (8 * i) & 0xffu) / sizeof(float)];
-#endif
-}
-
-/// Decodes a group of 4-bit codes. A byte's high half is its first code.
-template <bool kHasZeros, int kCount>
-QLORA_DEVICE void
-decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
-            uint32_t packed,
-            const DecodeFactors<DecodeCoding<4, kHasZeros>> &factors,
-            float (&values)[kCount]) {
-  const uint32_t high = packed >> 2 & 0x3c3c3c3cu;
-  const uint32_t low = packed << 2 & 0x3c3c3c3cu;
-  QLORA_UNROLL
-  for (int i = 0; i < kCount; ++i)
-    values[i] = factors(lookUp(tables, i % 2 == 0 ? high : low, i / 2));
-}
-
-/// Decodes a group of 8-bit codes. A code is an index into the code book.
-template <bool kHasZeros, int kCount>
-QLORA_DEVICE void
-decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
-            uint64_t packed,
-            const DecodeFactors<DecodeCoding<8, kHasZeros>> &factors,
-            float (&values)[kCount]) {
-  QLORA_UNROLL
-  for (int i = 0; i < kCount; ++i)
-    values[i] = factors(tables.codeBook[packed >> (8 * i) & 0xffu]);
-}
-
 /// Number of values in a group, the 16 bytes that a lane stores at once.
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
-
-/// Integer type that holds the codes of a group.
-template <int kBytes> struct DecodePacked;
-template <> struct DecodePacked<2> { using type = uint16_t; };
-template <> struct DecodePacked<4> { using type = uint32_t; };
-template <> struct DecodePacked<8> { using type = uint64_t; };
 
 /// The groups of a full tile that one lane decodes.
 template <typename Coding, typename Out> struct DecodeTile {
@@ -205,26 +59,6 @@ template <typename Coding, typename Out> struct DecodeTile {
     }
   }
 };
-
-/// Returns the index of an element's scale, element / block. Multiplies by a
-/// reciprocal, because a 64-bit division would spill registers. The result is
-/// exact while element * block < 2^64.
-QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
-  return w.shift >= 0 ? element >> w.shift
-                      : int64_t(__umul64hi(uint64_t(element), w.reciprocal));
-}
-
-template <typename Coding>
-QLORA_DEVICE DecodeFactors<Coding>
-decodeFactorsOf(const DecodeWeight &w, const DecodeTables<Coding> &tables,
-                int64_t i) {
-  const int64_t index = decodeScaleIndex(w, i);
-  const float absmax = DecodeScale::load(w, index).absmax(w, tables);
-  if constexpr (Coding::kHasZeros)
-    return {absmax, float(w.zeros[index])};
-  else
-    return {absmax};
-}
 
 template <typename Coding>
 QLORA_DEVICE float decodeOne(const DecodeWeight &w,
@@ -276,7 +110,7 @@ decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
 template <typename Coding, typename Out>
 QLORA_DEVICE void decode(const qlora_cuda_args &args,
                          DecodeTables<Coding> &tables) {
-  const DecodeWeight w = DecodeWeight::of(args);
+  const DecodeWeight w = DecodeWeight::of(args, 0);
   const int lane = int(threadIdx.x) % kQloraWarp;
   const int64_t first =
       (int64_t(blockIdx.x) * (kDecodeThreads / kQloraWarp) +
@@ -285,7 +119,7 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
   auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
   // With zero points, tiles would spill registers, so decode group by group.
   if constexpr (Coding::kHasZeros) {
-    fillTables(args, tables);
+    fillTables(args, 0, tables);
     decodeGroups<Coding, Out>(w, tables, out, first,
                               end < w.count ? end : w.count, lane);
   } else {
@@ -296,7 +130,7 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
     QLORA_UNROLL
     for (int tile = 0; isWhole && tile < kDecodeTiles; ++tile)
       tiles[tile].load(w, first + tile * kDecodeTile, lane);
-    fillTables(args, tables);
+    fillTables(args, 0, tables);
     if (!isWhole)
       return decodeGroups<Coding, Out>(w, tables, out, first,
                                        end < w.count ? end : w.count, lane);
@@ -367,8 +201,9 @@ QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
   qlora_adapted_norm_##Name(const __grid_constant__ qlora_cuda_args args) {    \
     using Coding = DecodeCoding<__VA_ARGS__>;                                  \
     __shared__ DecodeTables<Coding> tables;                                    \
-    fillTables(args, tables);                                                  \
-    adaptedNorm(args, StoredNumbers<Coding>{DecodeWeight::of(args), tables});  \
+    fillTables(args, 0, tables);                                               \
+    const DecodeWeight w = DecodeWeight::of(args, 0);                          \
+    adaptedNorm(args, StoredNumbers<Coding>{w, tables});                       \
   }
 QLORA_ADAPTED_NORM_STORED(4bit, 4, false)
 QLORA_ADAPTED_NORM_STORED(8bit, 8, false)

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+
+// Products are tiles of rows and outputs whose lanes are in registers. A tile
+// has eight vectors of sums, which hides the latency of additions, and computes
+// a part of the lanes at a time.
+
+#include "runtime/Kernels/Cpu/RowDots.h"
+
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora {
+
+namespace {
+
+/// The vector extension of GCC and clang works on all instruction sets.
+using Eight = float __attribute__((vector_size(32)));
+constexpr int64_t kWidth = sizeof(Eight) / sizeof(float);
+
+using LaneSums = float[RowDots::kTile][RowDots::kLanes];
+
+/// A tile's operands: the first row of x, the first row of w, and the sums of
+/// the row of x with all rows of w.
+struct TileOperands {
+  const float *x;
+  int64_t ldx;
+  const float *w;
+  int64_t count;
+  LaneSums *sums;
+};
+
+} // namespace
+
+#define QLORA_UNROLLED _Pragma("GCC unroll 4")
+
+/// Adds the products of `Rows` rows of x and `Outputs` rows of w, from output
+/// `first` on, to `Vectors` vectors of lanes, from `lane` on.
+template <int Rows, int Outputs, int Vectors>
+static inline __attribute__((always_inline)) void
+addLanes(const TileOperands &p, int64_t first, int64_t lane) {
+  Eight sums[Rows][Outputs][Vectors];
+  QLORA_UNROLLED for (int r = 0; r < Rows; ++r)
+    QLORA_UNROLLED for (int o = 0; o < Outputs; ++o)
+      QLORA_UNROLLED for (int v = 0; v < Vectors; ++v)
+        std::memcpy(&sums[r][o][v], &p.sums[r][first + o][lane + v * kWidth],
+                    sizeof(Eight));
+  const float *const w = p.w + first * RowDots::kRun;
+  for (int64_t i = lane; i < p.count; i += RowDots::kLanes)
+    QLORA_UNROLLED for (int v = 0; v < Vectors; ++v) {
+      Eight weights[Outputs];
+      QLORA_UNROLLED for (int o = 0; o < Outputs; ++o)
+        std::memcpy(&weights[o], w + o * RowDots::kRun + i + v * kWidth,
+                    sizeof(Eight));
+      QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
+        Eight values;
+        std::memcpy(&values, p.x + r * p.ldx + i + v * kWidth, sizeof(Eight));
+        QLORA_UNROLLED for (int o = 0; o < Outputs; ++o)
+          sums[r][o][v] += values * weights[o];
+      }
+    }
+  QLORA_UNROLLED for (int r = 0; r < Rows; ++r)
+    QLORA_UNROLLED for (int o = 0; o < Outputs; ++o)
+      QLORA_UNROLLED for (int v = 0; v < Vectors; ++v)
+        std::memcpy(&p.sums[r][first + o][lane + v * kWidth], &sums[r][o][v],
+                    sizeof(Eight));
+}
+
+template <int Rows, int Outputs, int Vectors>
+static inline __attribute__((always_inline)) void
+addTile(const TileOperands &p) {
+  for (int64_t first = 0; first < RowDots::kTile; first += Outputs)
+    for (int64_t lane = 0; lane < RowDots::kLanes; lane += Vectors * kWidth)
+      addLanes<Rows, Outputs, Vectors>(p, first, lane);
+}
+
+QLORA_VECTOR static void addFour(const TileOperands &p) {
+  addTile<4, 2, 1>(p);
+}
+QLORA_VECTOR static void addTwo(const TileOperands &p) { addTile<2, 4, 1>(p); }
+QLORA_VECTOR static void addOne(const TileOperands &p) { addTile<1, 4, 2>(p); }
+
+void RowDots::clear() { std::memset(sums, 0, sizeof(LaneSums) * size_t(rows)); }
+
+void RowDots::add(const float *x, int64_t ldx, int64_t count) {
+  int64_t row = 0;
+  const auto operands = [&] {
+    return TileOperands{x + row * ldx, ldx, w[0], count, sums + row};
+  };
+  for (; row + 4 <= rows; row += 4)
+    addFour(operands());
+  for (; row + 2 <= rows; row += 2)
+    addTwo(operands());
+  if (row < rows)
+    addOne(operands());
+}
+
+QLORA_VECTOR static float sumOfLanes(const float *lanes) {
+  float half[RowDots::kLanes / 2];
+  for (int64_t i = 0; i < RowDots::kLanes / 2; ++i)
+    half[i] = lanes[i] + lanes[i + RowDots::kLanes / 2];
+  for (int64_t width = RowDots::kLanes / 4; width > 0; width /= 2)
+    for (int64_t i = 0; i < width; ++i)
+      half[i] += half[i + width];
+  return half[0];
+}
+
+float RowDots::sum(int64_t row, int64_t index) const {
+  return sumOfLanes(sums[row][index]);
+}
+
+} // namespace qlora

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+
+// Compares every decoder of 4-bit codes that this CPU supports with
+// StoredTensor::element, bit for bit, and its dot products with RowDots.
+
+#include "runtime/Kernels/Cpu/Decode.h"
+#include "runtime/Kernels/Cpu/RowDots.h"
+#include "runtime/Kernels/Rows.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace qlora {
+namespace {
+
+constexpr float kGuard = 77;
+
+/// A tensor of random codes. Some scales are NaN, infinite, or so that a value
+/// is exactly between two bf16 values.
+struct Tensor {
+  StoredLayout layout;
+  std::vector<uint8_t> bytes;
+
+  explicit Tensor(const StoredLayout &layout)
+      : layout(layout), bytes(size_t(layout.bytes)) {
+    std::mt19937 generator(3);
+    for (uint8_t &byte : bytes)
+      byte = uint8_t(generator());
+    const auto floats = [&](int64_t offset) {
+      return reinterpret_cast<float *>(bytes.data() + offset);
+    };
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (int code = 0; code < 16; ++code)
+      floats(layout.codeBook)[code] = uniform(generator);
+    floats(layout.codeBook)[5] = 1 + 0x1p-8f;
+    floats(layout.codeBook)[6] = 1 + 3 * 0x1p-8f;
+    for (int64_t i = 0; !layout.doubleQuant && i < layout.blocks; ++i)
+      floats(layout.scales)[i] = uniform(generator);
+    for (int64_t i = 0; i < layout.nestedBlocks; ++i)
+      floats(layout.nestedAbsmax)[i] = uniform(generator);
+    for (int64_t i = 0; layout.doubleQuant && i < 256; ++i)
+      floats(layout.nestedMap)[i] = uniform(generator);
+    floats(layout.correction)[0] = layout.doubleQuant ? uniform(generator) : 1;
+    if (layout.doubleQuant || layout.blocks < 4)
+      return;
+    floats(layout.scales)[0] = 1;
+    floats(layout.scales)[1] = std::numeric_limits<float>::infinity();
+    floats(layout.scales)[2] = qlora_from_bits(0x7fffffff);
+  }
+
+  StoredWeight weight(const DecodeRun *decoder) const {
+    StoredWeight weight = StoredWeight::of(layout, 96);
+    if (weight.decodeRun)
+      weight.decodeRun = decoder;
+    return weight;
+  }
+  float element(int64_t i) const {
+    return StoredTensor::of(layout, bytes.data()).element(i);
+  }
+};
+
+std::vector<const DecodeRun *> decoders() {
+  std::vector<const DecodeRun *> all = {nullptr};
+  for (const DecodeRun *one : {findAvx512DecodeRun(), findAvx2DecodeRun()})
+    if (one)
+      all.push_back(one);
+  return all;
+}
+
+const StoredLayout kLayouts[] = {
+    StoredLayout::of(QLORA_DTYPE_NF4, 96 * 20, 64, true),
+    StoredLayout::of(QLORA_DTYPE_NF4, 96 * 20, 64, false),
+    StoredLayout::of(QLORA_DTYPE_FP4, 96 * 90, 4096, true),
+    StoredLayout::of(QLORA_DTYPE_MXFP4, 96 * 20, 32, true),
+    StoredLayout::of(QLORA_DTYPE_INT4, 96 * 20, 16, false),
+    StoredLayout::of(QLORA_DTYPE_INT4, 61 * 20, 61, false),
+    StoredLayout::of(QLORA_DTYPE_INT4, 96 * 20, 96, false)};
+
+/// Equal bits; NaNs of any payload are equal.
+bool isSame(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
+         (a != a && b != b);
+}
+
+TEST(DecodeRun, HasTheBitsOfAnElement) {
+  for (const StoredLayout &layout : kLayouts) {
+    const Tensor tensor(layout);
+    for (const DecodeRun *decoder : decoders())
+      for (int64_t first : {0, 1, 31, 64, 97, 511})
+        for (int64_t count : {1, 2, 31, 32, 33, 64, 129, 600}) {
+          const StoredWeight weight = tensor.weight(decoder);
+          std::vector<float> exact(size_t(count) + 1, kGuard), rounded = exact;
+          std::vector<uint16_t> narrow(size_t(count) + 1, 7);
+          const uint8_t *const bytes = tensor.bytes.data();
+          weight.decodeWide(bytes, first, count, QLORA_DTYPE_F32, exact.data());
+          weight.decodeWide(bytes, first, count, QLORA_DTYPE_BF16,
+                            rounded.data());
+          weight.decodePart(bytes, {0, 1, first, count}, QLORA_DTYPE_BF16,
+                            narrow.data());
+          for (int64_t i = 0; i < count; ++i) {
+            const float expected = tensor.element(first + i);
+            ASSERT_TRUE(isSame(exact[size_t(i)], expected)) << i;
+            ASSERT_TRUE(isSame(rounded[size_t(i)], qlora_round_bf16(expected)));
+            ASSERT_TRUE(isSame(qlora_bf16_to_f32(narrow[size_t(i)]),
+                               qlora_round_bf16(expected)));
+          }
+          EXPECT_EQ(exact.back(), kGuard);
+          EXPECT_EQ(rounded.back(), kGuard);
+          EXPECT_EQ(narrow.back(), 7);
+        }
+  }
+}
+
+/// RowDots is compiled for this CPU, so only its own decoder has equal bits.
+TEST(DecodeRun, DotProductsHaveTheBitsOfRowDots) {
+  constexpr int64_t kColumns = 96;
+  std::vector<float> x(kColumns);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = float(i % 7) - 2.9f;
+  for (const StoredLayout &layout : kLayouts)
+    for (qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16}) {
+      const Tensor tensor(layout);
+      const StoredWeight weight = tensor.weight(DecodeRun::find());
+      const StoredWeight::AddDots addDots = weight.findDots(type);
+      const bool isWhole = layout.block % DecodeRun::kDotLanes == 0;
+      ASSERT_EQ(addDots != nullptr, isWhole && DecodeRun::find());
+      for (int64_t row = 0; addDots && row < 20; ++row) {
+        RowDots dots(1), fused(1);
+        dots.clear();
+        fused.clear();
+        weight.decodeWide(tensor.bytes.data(), row * kColumns, kColumns, type,
+                          dots.weights(0));
+        dots.add(x.data(), kColumns, kColumns);
+        addDots(weight.runOf(tensor.bytes.data(), row * kColumns, kColumns),
+                x.data(), fused.lanes(0, 0));
+        EXPECT_TRUE(isSame(dots.sum(0, 0), fused.sum(0, 0)));
+      }
+    }
+}
+
+} // namespace
+} // namespace qlora

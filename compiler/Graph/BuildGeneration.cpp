@@ -7,6 +7,8 @@
 #include "dialects/Model/Arithmetic.h"
 #include "dialects/Model/Model.h"
 
+#include "runtime/Kernels/Math/CacheInt8.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace mlir;
@@ -30,7 +32,7 @@ private:
   LogicalResult findInputs(func::FuncOp function);
   LogicalResult replaceLoss(func::FuncOp function);
   LogicalResult recordRestart(func::FuncOp function);
-  void replaceAttention(AttentionOp attention, unsigned number);
+  LogicalResult replaceAttention(AttentionOp attention, unsigned number);
   Value cacheRows(OpBuilder &builder, AttentionOp attention, Value rows,
                   StringRef name);
   Type cacheElement(Type compute) const;
@@ -47,6 +49,7 @@ Type BuildGenerationPass::cacheElement(Type compute) const {
   return cacheType == "float32"    ? b.getF32Type()
          : cacheType == "bfloat16" ? b.getBF16Type()
          : cacheType == "float16"  ? b.getF16Type()
+         : cacheType == "int8"     ? b.getI8Type()
                                    : compute;
 }
 
@@ -95,9 +98,13 @@ LogicalResult BuildGenerationPass::findInputs(func::FuncOp function) {
 /// Returns the cache with the new rows. Decode and prefill share the cache.
 Value BuildGenerationPass::cacheRows(OpBuilder &builder, AttentionOp attention,
                                      Value rows, StringRef name) {
+  Type element = cacheElement(tensorOf(rows).getElementType());
+  const int64_t columns =
+      element.isInteger(8)
+          ? int8CacheColumns(columnsOf(rows), attention.getKvHeads())
+          : columnsOf(rows);
   auto type = RankedTensorType::get(
-      {slots, entriesFor(attention), columnsOf(rows)},
-      cacheElement(tensorOf(rows).getElementType()));
+      {slots, entriesFor(attention), columns}, element);
   if (!getOperation().lookupSymbol(name)) {
     OpBuilder top = OpBuilder::atBlockBegin(getOperation().getBody());
     CacheOp::create(top, attention.getLoc(), name, type);
@@ -107,8 +114,13 @@ Value BuildGenerationPass::cacheRows(OpBuilder &builder, AttentionOp attention,
       segments, attention.getLayer());
 }
 
-void BuildGenerationPass::replaceAttention(AttentionOp attention,
-                                           unsigned number) {
+LogicalResult BuildGenerationPass::replaceAttention(AttentionOp attention,
+                                                    unsigned number) {
+  if (cacheType == "int8" && attention.getHeadDim() % kCacheScaleBytes)
+    return attention.emitOpError("has heads of ")
+           << attention.getHeadDim()
+           << " dimensions, but an int8 cache needs a multiple of 4. Fix: use "
+              "another --kv-cache-dtype";
   OpBuilder builder(attention);
   const std::string prefix = ("attention." + Twine(number)).str();
   Value keys =
@@ -123,6 +135,7 @@ void BuildGenerationPass::replaceAttention(AttentionOp attention,
       attention.getCap(), attention.getLayer());
   attention.getResult().replaceAllUsesWith(cached);
   attention.erase();
+  return success();
 }
 
 /// Returns cap * tanh(logits / cap).
@@ -206,7 +219,8 @@ LogicalResult BuildGenerationPass::rewrite(func::FuncOp function) {
     return failure();
   unsigned number = 0;
   for (AttentionOp attention : llvm::to_vector(function.getOps<AttentionOp>()))
-    replaceAttention(attention, number++);
+    if (failed(replaceAttention(attention, number++)))
+      return failure();
   for (Operation &op :
        llvm::make_early_inc_range(llvm::reverse(function.front())))
     if (isOpTriviallyDead(&op))

@@ -28,7 +28,7 @@ def BuildGeneration : Pass<"build-generation", "::mlir::ModuleOp"> {
   let options = [
     Option<"entries", "entries", "int64_t", "0", "tokens of a row of text">,
     Option<"cacheType", "cache-type", "std::string", "\"auto\"",
-           "auto (the compute type), float32, bfloat16 or float16">,
+           "auto (the compute type), float32, bfloat16, float16 or int8">,
   ];
 }
 

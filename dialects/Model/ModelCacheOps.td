@@ -20,7 +20,9 @@ def Model_CacheOp : Model_Op<"cache", [Symbol]> {
   let summary = "memory that entries of generation share";
   let description = [{
     `type` is [slots, entries, C]. The values are zero before the first entry.
-    (C1) `type` has three static dimensions and is f32, bf16 or f16.
+    With i8, C has 4 more for each head: the bytes of its scale
+    (Math/CacheInt8.h). (C1) `type` has three static dimensions and is f32,
+    bf16, f16 or i8.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
                        TypeAttrOf<Model_Tensor>:$type);
@@ -43,11 +45,12 @@ def Model_CacheRowsOp : Model_StagedOp<Model_Dialect, "cache_rows",
     Row x[b, t] goes to slot slots[b, t], entry positions[b, t] modulo the
     cache's entries; rows of segment 0 are padding and dropped. (C1) x is [B, T,
     C] for a cache [S, E, C]. (C2) slots, positions and segments are i32 [B, T].
-    (C3) the result has the cache's type.
+    (C3) the result has the cache's type. An i8 cache has C elements and 4 bytes
+    for the scale of each head. (C4) C divided by the heads is a multiple of 4.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$cache, Model_FloatTensor:$x,
     Model_Tensor:$slots, Model_Tensor:$positions, Model_Tensor:$segments);
-  let results = (outs Model_FloatTensor:$result);
+  let results = (outs Model_RowTensor:$result);
   let assemblyFormat = [{
     $cache `,` operands attr-dict `:` functional-type(operands, results)
   }];
@@ -70,8 +73,8 @@ def Model_CachedAttentionOp : Model_Library<"cached_attention", []> {
     sinks are f32 [heads]. (C7) entries are at least window + T - 1, so that the
     new tokens overwrite none that a query sees.
   }];
-  let ownArguments = (ins Model_FloatTensor:$q, Model_FloatTensor:$keys,
-    Model_FloatTensor:$values, Model_Tensor:$slots, Model_Tensor:$positions,
+  let ownArguments = (ins Model_FloatTensor:$q, Model_RowTensor:$keys,
+    Model_RowTensor:$values, Model_Tensor:$slots, Model_Tensor:$positions,
     Model_Tensor:$segments, Optional<Model_FloatTensor>:$sinks, I64Attr:$heads,
     I64Attr:$kv_heads, I64Attr:$head_dim, I64Attr:$window, F64Attr:$scale,
     DefaultValuedAttr<F64Attr, "0.0">:$cap);

@@ -4,6 +4,8 @@
 
 #include "dialects/Model/Model.h"
 
+#include "runtime/Kernels/Math/CacheInt8.h"
+
 using namespace mlir;
 using namespace qlora::model;
 
@@ -20,21 +22,36 @@ static bool isPerToken(Value value, Value tokens) {
          type.getShape() == of.getShape().drop_back();
 }
 
+/// Returns the heads of a cache's row of `columns` elements that have scales,
+/// or 1 for a cache without scales.
+static int64_t scaledHeads(RankedTensorType cache, int64_t columns) {
+  const bool isInt8 = cache.getElementType().isInteger(8);
+  return isInt8 ? (cache.getShape().back() - columns) / kCacheScaleBytes : 1;
+}
+
+/// Returns the columns of a cache for `heads` heads of `dim` elements.
+static int64_t columnsFor(RankedTensorType cache, int64_t heads, int64_t dim) {
+  const bool isInt8 = cache.getElementType().isInteger(8);
+  return isInt8 ? int8CacheColumns(heads * dim, heads) : heads * dim;
+}
+
 LogicalResult CacheOp::verify() {
   RankedTensorType type = getTensorType();
   Type element = type.getElementType();
   if (type.getRank() != 3 || !type.hasStaticShape() ||
-      !(element.isF32() || element.isBF16() || element.isF16()))
-    return emitOpError("(C1) expects [slots, entries, C] in f32, bf16 or f16, "
-                       "but got ")
+      !(element.isF32() || element.isBF16() || element.isF16() ||
+        element.isInteger(8)))
+    return emitOpError("(C1) expects [slots, entries, C] in f32, bf16, f16 or "
+                       "i8, but got ")
            << type;
   return success();
 }
 
 LogicalResult CacheRowsOp::verify() {
   RankedTensorType cache = tensorOf(getResult());
+  const bool isInt8 = cache.getElementType().isInteger(8);
   if (cache.getRank() != 3 || tensorOf(getX()).getRank() != 3 ||
-      columnsOf(getX()) != columnsOf(getResult()))
+      (!isInt8 && columnsOf(getX()) != columnsOf(getResult())))
     return emitOpError("(C1) expects x [B, T, C] for a cache [S, E, C], but "
                        "got ")
            << getX().getType() << " and " << cache;
@@ -43,6 +60,14 @@ LogicalResult CacheRowsOp::verify() {
       return emitOpError("(C2) expects slots, positions and segments of type "
                          "[B, T] i32, but got ")
              << value.getType();
+  const int64_t columns = columnsOf(getX());
+  const int64_t heads = scaledHeads(cache, columns);
+  if (isInt8 && (heads < 1 || columns % heads || columns / heads % 4 ||
+                 columnsFor(cache, heads, columns / heads) !=
+                     columnsOf(getResult())))
+    return emitOpError("(C4) expects an i8 cache for ")
+           << columns << " elements and the scales of heads of a multiple of 4 "
+           << "elements, but got " << cache;
   return success();
 }
 
@@ -66,7 +91,7 @@ static LogicalResult verifySizes(CachedAttentionOp op) {
   RankedTensorType keys = tensorOf(op.getKeys());
   if (keys.getRank() != 3 || tensorOf(op.getQ()).getRank() != 3 ||
       columnsOf(op.getQ()) != heads * dim ||
-      columnsOf(op.getKeys()) != kvHeads * dim ||
+      columnsOf(op.getKeys()) != columnsFor(keys, kvHeads, dim) ||
       op.getResult().getType() != op.getQ().getType())
     return op.emitOpError("(C2) expects widths of ")
            << heads << " and " << kvHeads << " heads of " << dim
@@ -144,8 +169,9 @@ KernelCall CacheRowsOp::getKernelCall() {
           {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
            {A::Result, 0}},
           {matrixRows(x), matrixColumns(x), cache.getDimSize(0),
-           cache.getDimSize(1), matrixColumns(x)},
-          {{4, 0}}};
+           cache.getDimSize(1), scaledHeads(cache, matrixColumns(x)),
+           matrixColumns(x)},
+          {{5, 0}}};
 }
 
 KernelCall CachedAttentionOp::getKernelCall() {

@@ -233,9 +233,10 @@ const OptionRow kRows[] = {
      "maximum tokens of a generated row, prompt included",
      "generation_max_length", "", 1, 1 << 24},
     {"kv_cache_dtype", kChoice, "auto", kProgram, kGeneration,
-     "data type of cached keys and values in generation; auto: "
-     "--compute-dtype", "", "auto bfloat16 float16 float32 bf16=bfloat16 "
-     "fp16=float16 fp32=float32"},
+     "data type of cached keys and values in generation; int8: 8 bits, with a "
+     "scale for each head of a token; auto: --compute-dtype", "",
+     "auto bfloat16 float16 float32 int8 bf16=bfloat16 fp16=float16 "
+     "fp32=float32"},
     {"prefill_chunk_size", kInt, "256", kProgram, kGeneration,
      "tokens of a prompt that generation processes at a time", "", "", 1,
      65536},

@@ -4,6 +4,7 @@
 
 #include "runtime/Kernels/CostModel.h"
 
+#include "runtime/Kernels/Math/CacheInt8.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
@@ -221,6 +222,12 @@ static Work attentionWork(const KernelRequest &r) {
                        *r.dtype("q"), r.op->name == "attention_grad");
 }
 
+/// Returns the bytes of heads of `dim` elements in a cache.
+static double cacheBytes(double heads, double dim, qlora_dtype dtype) {
+  return bytesOf(heads * dim, dtype) +
+         (dtype == QLORA_DTYPE_I8 ? heads * kCacheScaleBytes : 0);
+}
+
 /// Work of cached_attention if every slot is half full, which is the mean over
 /// a long generation.
 static Work cachedAttentionWork(const KernelRequest &r) {
@@ -233,9 +240,9 @@ static Work cachedAttentionWork(const KernelRequest &r) {
   Work work;
   work.attentionF32Flops = 4 * dim * pairs;
   work.transcendentals = pairs;
-  work.bytes = bytesOf(2 * r.constant("batch") * keys *
-                           r.constant("kv_heads") * dim,
-                       *r.dtype("keys")) +
+  work.bytes = cacheBytes(2 * r.constant("batch") * keys *
+                              r.constant("kv_heads"),
+                          dim, *r.dtype("keys")) +
                bytesOf(2 * tokens * r.constant("heads") * dim, *r.dtype("q"));
   work.launches = 1;
   return work;
@@ -243,9 +250,11 @@ static Work cachedAttentionWork(const KernelRequest &r) {
 
 /// Work of cache_rows: the rows are read, and written to the cache.
 static Work cacheRowsWork(const KernelRequest &r) {
-  const double elements = double(r.constant("rows")) * r.constant("columns");
-  return rowWork(bytesOf(elements, *r.dtype("x")) +
-                     bytesOf(elements, *r.dtype("cache")),
+  const double rows = double(r.constant("rows")), heads = r.constant("heads");
+  const double columns = r.constant("columns");
+  return rowWork(bytesOf(rows * columns, *r.dtype("x")) +
+                     cacheBytes(rows * heads, columns / heads,
+                                *r.dtype("cache")),
                  0);
 }
 

@@ -22,6 +22,7 @@ constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
 constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
+constexpr qlora_dtype I8 = QLORA_DTYPE_I8;
 
 /// kTexts: each sequence has consecutive tokens of one text, then padding.
 /// kScattered: each token has a random slot, and a random or the next position.
@@ -40,6 +41,7 @@ struct Cached {
   int64_t width() const { return heads * dim; }
   int64_t ld() const { return width() + gap; }
   int64_t keyWidth() const { return keyHeads * dim; }
+  int64_t cacheRows() const { return slots * entries; }
   /// Returns the number of positions that a token sees at most.
   int64_t span() const { return window == 0 ? entries : window; }
 };
@@ -89,6 +91,14 @@ const Cached kCases[] = {
     {2, 4, 3, 160, 4, 2, 20, 0, 150, F32, F32, 3, 0.7},
     {2, 1, 2, 300, 4, 2, 64, 0, 290, BF16, BF16, 0, 30},
     {3, 1, 3, 150, 4, 4, 72, 40, 300, F32, F16, 0, 0.5, true},
+    // Caches with a scale for each head.
+    {3, 1, 5, 600, 4, 2, 16, 0, 590, F32, I8},
+    {4, 1, 4, 300, 8, 2, 128, 0, 299, BF16, I8, 3},
+    {2, 21, 6, 200, 6, 2, 64, 0, 170, BF16, I8, 8},
+    {1, 10, 2, 180, 8, 1, 192, 0, 170, F32, I8, 0, 30, true},
+    {2, 1, 2, 70, 6, 2, 264, 0, 69, F32, I8, 4},
+    {3, 8, 3, 27, 4, 2, 20, 20, 900, F32, I8},
+    {24, 1, 30, 290, 24, 12, 40, 0, 289, BF16, I8, 0, 0, true},
     // Adjacent tokens with unrelated slots and positions.
     {2, 11, 4, 200, 1, 1, 16, 0, 199, F32, F32, 0, 0, false,
      Layout::kScattered},
@@ -185,18 +195,43 @@ double hashed(uint64_t index) {
   return double(x >> 32) * 0x1p-31 - 1;
 }
 
+/// Returns the scale of a head of a row of an i8 cache.
+float &scaleOf(const Cached &c, uint8_t *cache, int64_t row, int64_t head) {
+  auto *scales =
+      reinterpret_cast<float *>(cache + c.cacheRows() * c.keyWidth());
+  return scales[row * c.keyHeads + head];
+}
+
+bool isEmptyRow(const Cached &c, uint8_t *cache, int64_t row) {
+  return std::isnan(c.cache == I8
+                        ? scaleOf(c, cache, row, 0)
+                        : loadNumber(c.cache, cache, row * c.keyWidth()));
+}
+
+/// Fills a row of a cache with values in [-1, 1].
+void fillRow(const Cached &c, uint8_t *cache, int64_t row, int parity) {
+  for (int64_t i = row * c.keyWidth(); i < (row + 1) * c.keyWidth(); ++i) {
+    const double value = hashed(uint64_t(2 * i + parity));
+    if (c.cache == I8)
+      cache[i] = uint8_t(int8_t(std::lround(127 * value)));
+    else
+      storeNumber(c.cache, cache, i, value);
+  }
+  for (int64_t head = 0; c.cache == I8 && head < c.keyHeads; ++head)
+    scaleOf(c, cache, row, head) =
+        float((1.5 + 0.5 * hashed(uint64_t(row + head))) / 254);
+}
+
 /// Fills the rows of the caches that a token sees.
 void fillSeen(KernelCase &test, const Cached &c, const Token &token) {
   uint8_t *keys = test.data("keys"), *values = test.data("values");
   const int64_t first = std::max<int64_t>(0, token.position - c.span() + 1);
   for (int64_t key = first; key <= token.position; ++key) {
     const int64_t row = token.slot * c.entries + key % c.entries;
-    if (!std::isnan(loadNumber(c.cache, keys, row * c.keyWidth())))
+    if (!isEmptyRow(c, keys, row))
       continue;
-    for (int64_t i = row * c.keyWidth(); i < (row + 1) * c.keyWidth(); ++i) {
-      storeNumber(c.cache, keys, i, hashed(uint64_t(2 * i)));
-      storeNumber(c.cache, values, i, hashed(uint64_t(2 * i + 1)));
-    }
+    fillRow(c, keys, row, 0);
+    fillRow(c, values, row, 1);
   }
 }
 
@@ -251,8 +286,10 @@ TEST(CachedAttention, AgreesWithTheReference) {
 
 TEST(CachedAttention, TakesAllTypes) {
   for (qlora_dtype dtype : {F32, BF16})
-    for (qlora_dtype cache : {F32, BF16, F16})
-      for (int64_t dim : {9, 64, 112, 208}) {
+    for (qlora_dtype cache : {F32, BF16, F16, I8})
+      for (int64_t dim : {9, 36, 64, 112, 208}) {
+        if (cache == I8 && dim % 4)
+          continue;
         const Cached c = {2, 2, 3, 150, 6, 2, dim, 0, 140, dtype, cache, 1};
         SCOPED_TRACE(c);
         const std::vector<Token> tokens = tokensOf(c);
@@ -419,6 +456,7 @@ void checkWrites(const Writes &w, const std::string &row) {
                    {"columns", w.columns},
                    {"slots", kSlots},
                    {"entries", kEntries},
+                   {"heads", 1},
                    {"ldx", w.ld}});
   test.isShifted = w.isShifted;
   test.fill("x", int64_t(kWritten.size()), w.columns, w.ld, 1, 300);

@@ -72,9 +72,10 @@ UNREACHED = {
         adapter_matmul.cuda y f32, adapter_matmul.cuda y bf16,
         cache_rows.cuda x f32, cache_rows.cuda x bf16,
         cache_rows.cuda cache f32, cache_rows.cuda cache bf16,
-        cache_rows.cuda cache f16, cached_attention.cuda q f32,
-        cached_attention.cuda q bf16, cached_attention.cuda keys f32,
-        cached_attention.cuda keys bf16, cached_attention.cuda keys f16""",
+        cache_rows.cuda cache f16, cache_rows.cuda cache i8,
+        cached_attention.cuda q f32, cached_attention.cuda q bf16,
+        cached_attention.cuda keys f32, cached_attention.cuda keys bf16,
+        cached_attention.cuda keys f16, cached_attention.cuda keys i8""",
     "launched while weights load, not by a program": """
         quantize.cuda x bf16, quantize.cuda x f16, quantize.cuda x f32,
         quantize_scales.cuda scales f32""",

@@ -56,7 +56,7 @@ EXEMPT = {
     r"qlora_head_labelled|qlora_head_loss_sum|qlora_(clip_norm|length)_finish":
         "one block, for a few KiB",
     r"qlora_attention_reach": "a number for each token",
-    r"qlora_cached_attention_(f32|bf16|f16)_\w+":
+    r"qlora_cached_attention_(f32|bf16|f16|i8)_\w+":
         "products of each key with several queries",
     r"qlora_head_part_begin|qlora_head_merge_(rows|sum)":
         "a few numbers of each row",

@@ -79,6 +79,17 @@ struct CachedAttentionShape {
   }
 };
 
+/// The codes and the scales of an i8 cache of `rows` rows (Math/CacheInt8.h).
+struct Int8Cache {
+  int8_t *codes;
+  float *scales;
+
+  static Int8Cache of(void *cache, int64_t rows, int64_t columns) {
+    auto *const codes = static_cast<int8_t *>(cache);
+    return {codes, reinterpret_cast<float *>(codes + rows * columns)};
+  }
+};
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_CPU_CACHESHAPE_H

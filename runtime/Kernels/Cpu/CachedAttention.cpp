@@ -12,6 +12,7 @@
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
+#include "runtime/Kernels/Math/CacheInt8.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu::cached_attention {
@@ -49,6 +50,7 @@ private:
   void attend(Queries run);
   void start(Queries run);
   void loadKeys(int64_t slot, int64_t firstKey, int64_t count);
+  void loadRow(size_t operand, int64_t from, float *to) const;
   void addKeys(int64_t query, int64_t from, int64_t firstKey, int64_t count);
   void finish(Queries run);
   void clear(int64_t token);
@@ -85,14 +87,29 @@ void Task::loadKeys(int64_t slot, int64_t firstKey, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t from =
         shape.keyOffset(tokens.rowAt(slot, firstKey + i), keyHead);
-    const auto load = [&](size_t operand, float *to) {
-      widen(shape.cacheType,
-            elementAt(args.buffers[operand], shape.cacheType, from),
-            to + i * shape.dim, shape.dim);
-    };
-    load(kCachedKeyRows, keys);
-    load(kCachedValueRows, values);
+    loadRow(kCachedKeyRows, from, keys + i * shape.dim);
+    loadRow(kCachedValueRows, from, values + i * shape.dim);
   }
+}
+
+QLORA_VECTOR static void decodeCodes(const int8_t *__restrict codes,
+                                     float scale, float *__restrict to,
+                                     int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = qlora_cache_number(codes[i], scale);
+}
+
+/// Widens a head of a row of a cache, whose first element is `from`.
+void Task::loadRow(size_t operand, int64_t from, float *to) const {
+  if (shape.cacheType != QLORA_DTYPE_I8)
+    return widen(shape.cacheType,
+                 elementAt(args.buffers[operand], shape.cacheType, from), to,
+                 shape.dim);
+  const Int8Cache cache =
+      Int8Cache::of(args.buffers[operand], tokens.slots * tokens.entries,
+                    shape.keyHeads * shape.dim);
+  decodeCodes(cache.codes + from, cache.scales[from / shape.dim], to,
+              shape.dim);
 }
 
 /// Adds the loaded keys [firstKey, firstKey + count) to a query's softmax. The

@@ -3,6 +3,7 @@
 // Checks of requests: marks and types of Kernels.def, the shapes of operands,
 // and further limits of an op.
 
+#include "runtime/Kernels/Math/CacheInt8.h"
 #include "runtime/Kernels/Math/Int8Matmul.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 #include "runtime/Kernels/Math/Stored.h"
@@ -176,16 +177,39 @@ OperandShapes attention_grad::shapes(const KernelRequest &r) {
 
 // Caches ----------------------------------------------------------------------
 
+/// Returns the shape of a cache of `rows` rows with `heads` heads of `dim`, in
+/// elements of its type. An i8 cache has the bytes of scales, too.
+static OperandShape cacheShape(qlora_dtype cache, int64_t rows, int64_t heads,
+                               int64_t dim) {
+  return {rows, cache == QLORA_DTYPE_I8 ? int8CacheColumns(heads * dim, heads)
+                                        : heads * dim};
+}
+
+/// Checks that the scales of an i8 cache are aligned.
+static Reason needCacheDim(const KernelRequest &r, qlora_dtype cache,
+                           int64_t dim) {
+  if (cache != QLORA_DTYPE_I8 || dim % kCacheScaleBytes == 0)
+    return std::nullopt;
+  return r.op->name + " needs heads of a multiple of 4 dimensions for an i8 " +
+         "cache, got " + std::to_string(dim);
+}
+
 OperandShapes cache_rows::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t slots = r.constant("slots"), entries = r.constant("entries");
+  const int64_t heads = r.constant("heads");
   if (slots > kMaxExtent / entries)
     return refusalOf(r, "slots", "be few enough for an address space");
+  if (columns % heads != 0)
+    return refusalOf(r, "heads", "divide the columns");
+  if (Reason reason = needCacheDim(r, r.type("cache"), columns / heads))
+    return *reason;
   return {{rows, columns, "ldx"},
           {1, rows},
           {1, rows},
           {1, rows},
-          {slots * entries, columns}};
+          cacheShape(r.type("cache"), slots * entries, heads,
+                     columns / heads)};
 }
 
 OperandShapes cached_attention::shapes(const KernelRequest &r) {
@@ -199,8 +223,11 @@ OperandShapes cached_attention::shapes(const KernelRequest &r) {
     return refusalOf(r, "entries", "hold a window and the new tokens");
   const int64_t tokens = r.constant("batch") * length;
   const int64_t queries = r.constant("heads") * r.constant("dim");
-  const OperandShape cache = {r.constant("slots") * r.constant("entries"),
-                              r.constant("kv_heads") * r.constant("dim")};
+  if (Reason reason = needCacheDim(r, r.type("keys"), r.constant("dim")))
+    return *reason;
+  const OperandShape cache =
+      cacheShape(r.type("keys"), r.constant("slots") * r.constant("entries"),
+                 r.constant("kv_heads"), r.constant("dim"));
   return {{tokens, queries, "ldq"}, cache,
           cache,                    {1, tokens},
           {1, tokens},              {1, tokens},

@@ -8,6 +8,7 @@
 
 #include "runtime/Kernels/Cpu/CacheShape.h"
 #include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Math/CacheInt8.h"
 
 namespace qlora::cpu {
 
@@ -22,8 +23,14 @@ struct Query {
 
   double keyElement(size_t operand, int64_t position, int64_t i) const {
     const int64_t row = tokens.rowAt(tokens.slotOf[token], position);
-    return loadElement(shape.cacheType, args.buffers[operand],
-                       shape.keyOffset(row, head / shape.group()) + i);
+    const int64_t from = shape.keyOffset(row, head / shape.group());
+    if (shape.cacheType != QLORA_DTYPE_I8)
+      return loadElement(shape.cacheType, args.buffers[operand], from + i);
+    const Int8Cache cache =
+        Int8Cache::of(args.buffers[operand], tokens.slots * tokens.entries,
+                      shape.keyHeads * shape.dim);
+    return qlora_cache_number(cache.codes[from + i],
+                              cache.scales[from / shape.dim]);
   }
   double score(int64_t position) const {
     double sum = 0;

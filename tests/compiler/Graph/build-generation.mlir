@@ -6,6 +6,7 @@
 // RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16 generation=3,8" --build-generation="entries=16" | FileCheck %s
 // RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16 generation=3,8 compute-type=bfloat16" --build-generation="entries=16" | FileCheck %s --check-prefix=BF16
 // RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16 generation=3,8" --build-generation="entries=16 cache-type=float16" | FileCheck %s --check-prefix=F16
+// RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16 generation=3,8" --build-generation="entries=16 cache-type=int8" | FileCheck %s --check-prefix=INT8
 // RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16 generation=3,8" --build-generation="entries=12" | FileCheck %s --check-prefix=SHORT
 // RUN: qlora-opt %s --split-input-file --specialize-shapes="batch=2 lengths=16" --build-generation="entries=16" | FileCheck %s --check-prefix=NONE
 
@@ -61,6 +62,11 @@
 
 // F16: model.cache @attention.{{.*}} : tensor<3x{{.*}}x32xf16>
 // F16: model.cache_rows {{.*}} : (tensor<1x8x32xf32>, {{.*}} -> tensor<3x16x32xf16>
+
+// Four heads of 8 dimensions have a scale of 4 bytes each.
+// INT8: model.cache @attention.{{.*}} : tensor<3x{{.*}}x48xi8>
+// INT8: model.cache_rows {{.*}} : (tensor<1x8x32xf32>, {{.*}} -> tensor<3x16x48xi8>
+// INT8: model.cached_attention {{.*}} : (tensor<1x8x32xf32>, tensor<3x16x48xi8>, tensor<3x16x48xi8>,
 
 // NONE-NOT: model.cache
 // NONE-NOT: model.step

@@ -4,18 +4,18 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16 or f16, but got 'tensor<16x16xf32>'}}
+// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16, f16 or i8, but got 'tensor<16x16xf32>'}}
 model.cache @k : tensor<16x16xf32>
 
 // -----
 
-// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16 or f16, but got 'tensor<?x16x16xf32>'}}
+// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16, f16 or i8, but got 'tensor<?x16x16xf32>'}}
 model.cache @k : tensor<?x16x16xf32>
 
 // -----
 
-// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16 or f16, but got 'tensor<3x16x16xi8>'}}
-model.cache @k : tensor<3x16x16xi8>
+// expected-error @+1 {{(C1) expects [slots, entries, C] in f32, bf16, f16 or i8, but got 'tensor<3x16x16xi32>'}}
+model.cache @k : tensor<3x16x16xi32>
 
 // -----
 
@@ -319,5 +319,23 @@ func.func @adapter_c3(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xf32>, %a: tenso
 func.func @adapter_c4(%x: tensor<1x8x16xf32>, %w: tensor<24x3x16xf32>, %a: tensor<8xi32>) {
   // expected-error @+1 {{(C4) expects adapters of type [B, T] i32, but got 'tensor<8xi32>'}}
   %0 = model.adapter_linear %x, %w, %a : (tensor<1x8x16xf32>, tensor<24x3x16xf32>, tensor<8xi32>) -> tensor<1x8x24xf32>
+  return
+}
+
+// -----
+
+model.cache @k : tensor<3x16x18xi8>
+func.func @rows_c4_scales(%x: tensor<1x8x16xf32>, %slots: tensor<1x8xi32>, %positions: tensor<1x8xi32>, %segments: tensor<1x8xi32>) {
+  // expected-error @+1 {{(C4) expects an i8 cache for 16 elements and the scales of heads of a multiple of 4 elements, but got 'tensor<3x16x18xi8>'}}
+  %0 = model.cache_rows @k, %x, %slots, %positions, %segments : (tensor<1x8x16xf32>, tensor<1x8xi32>, tensor<1x8xi32>, tensor<1x8xi32>) -> tensor<3x16x18xi8>
+  return
+}
+
+// -----
+
+model.cache @k : tensor<3x16x36xi8>
+func.func @rows_c4_heads(%x: tensor<1x8x20xf32>, %slots: tensor<1x8xi32>, %positions: tensor<1x8xi32>, %segments: tensor<1x8xi32>) {
+  // expected-error @+1 {{(C4) expects an i8 cache for 20 elements and the scales of heads of a multiple of 4 elements, but got 'tensor<3x16x36xi8>'}}
+  %0 = model.cache_rows @k, %x, %slots, %positions, %segments : (tensor<1x8x20xf32>, tensor<1x8xi32>, tensor<1x8xi32>, tensor<1x8xi32>) -> tensor<3x16x36xi8>
   return
 }

@@ -16,7 +16,7 @@ QLORA_DEVICE void cacheRows(const qlora_cuda_args &args) {
   const int64_t row = tokens.slotOf[token] * tokens.entries +
                       tokens.positionOf[token] % tokens.entries;
   qlora_copy_row<X, Cache>(
-      qlora_at<typename X::storage>(args.buffers[0], token * args.constants[4]),
+      qlora_at<typename X::storage>(args.buffers[0], token * args.constants[5]),
       qlora_at<typename Cache::storage>(args.buffers[4], row * columns),
       columns);
 }
@@ -30,6 +30,39 @@ QLORA_CACHE_ROWS(f32, f16)
 QLORA_CACHE_ROWS(bf16, f32)
 QLORA_CACHE_ROWS(bf16, bf16)
 QLORA_CACHE_ROWS(bf16, f16)
+
+/// cache_rows to an i8 cache: one block per token, one warp per head.
+template <typename X>
+QLORA_DEVICE void cacheInt8Rows(const qlora_cuda_args &args) {
+  const CacheTokens tokens = CacheTokens::of(args, 1);
+  const int64_t token = blockIdx.x, columns = args.constants[1];
+  const int64_t heads = args.constants[4], dim = columns / heads;
+  if (tokens.isPadding(token))
+    return;
+  const int64_t row = tokens.slotOf[token] * tokens.entries +
+                      tokens.positionOf[token] % tokens.entries;
+  const int lane = int(threadIdx.x) % kQloraWarp;
+  const Int8Cache cache = Int8Cache::of(args.buffers[4], tokens, columns);
+  for (int64_t head = threadIdx.x / kQloraWarp; head < heads;
+       head += kCopyThreads / kQloraWarp) {
+    const auto *x = qlora_at<typename X::storage>(
+        args.buffers[0], token * args.constants[5] + head * dim);
+    float absmax = 0.0f;
+    for (int64_t i = lane; i < dim; i += kQloraWarp)
+      absmax = qlora_maximum(absmax, qlora_abs(X::load(x, i)));
+    absmax = qlora_warp_max(absmax);
+    const float inverse = qlora_cache_inverse(absmax);
+    int8_t *codes = cache.codes + row * columns + head * dim;
+    for (int64_t i = lane; i < dim; i += kQloraWarp)
+      codes[i] = int8_t(qlora_cache_code(X::load(x, i), inverse));
+    if (lane == 0)
+      cache.scales[row * heads + head] = qlora_cache_scale(absmax);
+  }
+}
+QLORA_CUDA_SYMBOL(kCopyThreads, qlora_cache_rows_f32_i8,
+                  cacheInt8Rows<qlora_f32>)
+QLORA_CUDA_SYMBOL(kCopyThreads, qlora_cache_rows_bf16_i8,
+                  cacheInt8Rows<qlora_bf16>)
 
 // Streams of cached_attention -------------------------------------------------
 
@@ -92,6 +125,14 @@ template <typename Cache, int kLanes, bool kIsWide> struct Stream {
       QLORA_UNROLL
       for (int i = 0; i < kLaneDims; ++i)
         lanes[i] = Cache::load(from, d + i < shape.dim ? d + i : 0);
+    }
+    if constexpr (Int8Cache::isOf<Cache>()) {
+      const float scale = Int8Cache::of(shape.args.buffers[operand],
+                                        shape.tokens, shape.keyWidth())
+                              .scales[head];
+      QLORA_UNROLL
+      for (int i = 0; i < kLaneDims; ++i)
+        lanes[i] = __fmul_rn(lanes[i], scale);
     }
     return lanes;
   }
@@ -402,6 +443,7 @@ QLORA_DEVICE void cachedAttention(const qlora_cuda_args &args,
 QLORA_CACHED_ATTENTIONS(f32)
 QLORA_CACHED_ATTENTIONS(bf16)
 QLORA_CACHED_ATTENTIONS(f16)
+QLORA_CACHED_ATTENTIONS(i8)
 
 /// Joins the ranges of a query head of a token; one block for each.
 QLORA_DEVICE void joinRanges(const qlora_cuda_args &args) {

@@ -22,6 +22,7 @@
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_CACHES_CUH
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
+#include "runtime/Kernels/Math/CacheInt8.h"
 
 constexpr int kCachedThreads = 128;
 constexpr int kCachedWarps = kCachedThreads / kQloraWarp;
@@ -61,6 +62,23 @@ struct CacheTokens {
   }
 };
 
+/// The codes and the scales of an i8 cache (Math/CacheInt8.h).
+struct Int8Cache {
+  int8_t *codes;
+  float *scales;
+
+  QLORA_DEVICE Int8Cache of(void *cache, const CacheTokens &tokens,
+                            int64_t columns) {
+    auto *codes = static_cast<int8_t *>(cache);
+    return {codes, reinterpret_cast<float *>(
+                       codes + tokens.slots * tokens.entries * columns)};
+  }
+  /// Whether caches of a type have scales.
+  template <typename Cache> static constexpr bool isOf() {
+    return sizeof(typename Cache::storage) == 1;
+  }
+};
+
 constexpr float kLog2E = 1.44269504f;
 
 /// Extents and operands of a launch of cached_attention.
@@ -89,6 +107,8 @@ struct CachedShape {
             int(c[12]),   cap == 0 ? kLog2E * scale : scale / cap,
             kLog2E * cap, c[14] != 0};
   }
+  /// Returns the elements of a row of a cache.
+  __device__ int64_t keyWidth() const { return int64_t(keyHeads) * dim; }
   /// Returns the first position that a token at `position` sees.
   __device__ uint32_t firstKey(uint32_t position) const {
     return position < uint32_t(span) ? 0 : position - uint32_t(span) + 1;

@@ -48,6 +48,12 @@ BlockProducts::create(const std::vector<Request> &requests, qlora_dtype dtype,
   return products;
 }
 
+qlora_dtype BlockProducts::operandTypeOf(qlora_dtype dtype) {
+  const Request smallest = {{}, {1, 1, 1}};
+  constexpr uint64_t kAmple = uint64_t{1} << 20;
+  return create({smallest}, dtype, 1, kAmple)->operandType();
+}
+
 Status BlockProducts::run(int64_t slot, const BlockForm &form,
                           const BlockExtents &extents, RowView a, RowView b,
                           float *c, int64_t ldc, void *scratch) const {

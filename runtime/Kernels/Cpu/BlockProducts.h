@@ -46,6 +46,9 @@ public:
 
   /// Returns the type of the operands: bf16 or f32.
   qlora_dtype operandType() const { return type; }
+  /// Returns the type that operands of values of `dtype` have if the scratch
+  /// allows it: bf16 only on a CPU with bf16 arithmetic.
+  static qlora_dtype operandTypeOf(qlora_dtype dtype);
 
   /// Runs one of the requests. c is f32 with row stride `ldc`, which must be n
   /// if operands are bf16. At most one call per slot may run at a time;

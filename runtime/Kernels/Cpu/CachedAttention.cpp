@@ -4,10 +4,13 @@
 // of one key head. It widens a block of keys and values once for all of them,
 // and uses the online softmax of Attention.cpp. Blocks begin at multiples of
 // kCachedKeys positions. So a query's sums depend only on its own slot.
+// Exponentials are rounded to bf16 where attention rounds them, so that a
+// sampled token has the log-probability that training computes.
 
 #include <cmath>
 #include <limits>
 
+#include "runtime/Kernels/Cpu/BlockProducts.h"
 #include "runtime/Kernels/Cpu/CacheShape.h"
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -34,9 +37,9 @@ class Task {
 public:
   Task(const CachedAttentionShape &shape, const CachedAttentionScratch &scratch,
        const CacheTokens &tokens, const LibraryKernelArgs &args,
-       int64_t keyHead, uint8_t *slot)
+       int64_t keyHead, bool rounds, uint8_t *slot)
       : shape(shape), tokens(tokens), args(args), keyHead(keyHead),
-        queries(scratch.queries.in<float>(slot)),
+        rounds(rounds), queries(scratch.queries.in<float>(slot)),
         outputs(scratch.outputs.in<float>(slot)),
         maxima(scratch.maxima.in<float>(slot)),
         sums(scratch.sums.in<float>(slot)), keys(scratch.keys.in<float>(slot)),
@@ -62,6 +65,7 @@ private:
   const CacheTokens &tokens;
   const LibraryKernelArgs &args;
   int64_t keyHead;
+  bool rounds; ///< exponentials, to bf16
   float *queries, *outputs, *maxima, *sums, *keys, *values, *scores, *rowValues;
 };
 
@@ -112,6 +116,11 @@ void Task::loadRow(size_t operand, int64_t from, float *to) const {
               shape.dim);
 }
 
+QLORA_VECTOR static void roundRun(float *values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = qlora_round_bf16(values[i]);
+}
+
 /// Adds the loaded keys [firstKey, firstKey + count) to a query's softmax. The
 /// loaded block begins at position `from`.
 void Task::addKeys(int64_t query, int64_t from, int64_t firstKey,
@@ -138,6 +147,8 @@ void Task::addKeys(int64_t query, int64_t from, int64_t firstKey,
     maximum = shifts[head] = larger;
   }
   exponentiateRows({scores, group, count, shifts, added, scores, nullptr});
+  if (rounds)
+    roundRun(scores, group * count);
   for (int64_t head = 0; head < group; ++head) {
     sums[query * group + head] += added[head];
     for (int64_t i = 0; i < count; ++i)
@@ -213,7 +224,9 @@ void Task::run(Queries block) {
 PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
   const CachedAttentionShape shape = CachedAttentionShape::of(r);
   const CachedAttentionScratch scratch = CachedAttentionScratch::of(r);
-  return makeKernel([r, shape, scratch](const LibraryKernelArgs &args) {
+  const bool rounds =
+      BlockProducts::operandTypeOf(shape.type) == QLORA_DTYPE_BF16;
+  return makeKernel([r, shape, scratch, rounds](const LibraryKernelArgs &args) {
     const CacheTokens tokens = CacheTokens::of(r, args, kCachedSlots);
     const int64_t blocks = (shape.length + kCachedQueries - 1) / kCachedQueries;
     // The last blocks see the most keys, so they run first.
@@ -224,7 +237,7 @@ PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
           const int64_t first =
               (blocks - 1 - index / (shape.batch * shape.keyHeads)) *
               kCachedQueries;
-          Task task(shape, scratch, tokens, args, line % shape.keyHeads,
+          Task task(shape, scratch, tokens, args, line % shape.keyHeads, rounds,
                     static_cast<uint8_t *>(args.buffers.back()) +
                         slot * int64_t(scratch.slotBytes));
           task.run({line / shape.keyHeads * shape.length + first,

@@ -190,9 +190,10 @@ struct AttentionScratch {
 };
 
 /// Maximum number of queries of a task of cached_attention, of keys that it
-/// processes at a time, and of its concurrent tasks.
+/// processes at a time, and of its concurrent tasks. The blocks of keys are
+/// those of attention, so both have the same running maxima.
 inline constexpr int64_t kCachedQueries = 8;
-inline constexpr int64_t kCachedKeys = 32;
+inline constexpr int64_t kCachedKeys = kAttentionBlock;
 inline constexpr int64_t kCachedTasks = 16;
 
 /// The workspace of cached_attention: the scratch of each concurrent task. A

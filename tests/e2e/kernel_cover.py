@@ -64,9 +64,11 @@ UNREACHED = {
     "sums of activations are fused, and dhidden is computed in place": """
         accumulate.cuda x bf16, accumulate.cuda y bf16,
         head_merge.cuda dhidden bf16, head_merge.cuda dhidden f32""",
-    "the row refuses float32": """
+    "the row refuses the type": """
         attention.cudnn q f32, attention_grad.cudnn q f32,
-        grouped_matmul.tensor a f32""",
+        grouped_matmul.tensor a f32, panel_matmul.tensor a f32,
+        panel_matmul.tensor w bf16, panel_matmul.tensor w f16,
+        panel_matmul.tensor w f32""",
     "launched by entries of generation (generation.py), not of training": """
         adapter_matmul.cuda x f32, adapter_matmul.cuda x bf16,
         adapter_matmul.cuda y f32, adapter_matmul.cuda y bf16,
@@ -75,7 +77,9 @@ UNREACHED = {
         cache_rows.cuda cache f16, cache_rows.cuda cache i8,
         cached_attention.cuda q f32, cached_attention.cuda q bf16,
         cached_attention.cuda keys f32, cached_attention.cuda keys bf16,
-        cached_attention.cuda keys f16, cached_attention.cuda keys i8""",
+        cached_attention.cuda keys f16, cached_attention.cuda keys i8,
+        panel_matmul.tensor a bf16, panel_matmul.tensor w quantized,
+        panel_matmul.tensor c f32, panel_matmul.tensor c bf16""",
     "launched while weights load, not by a program": """
         quantize.cuda x bf16, quantize.cuda x f16, quantize.cuda x f32,
         quantize_scales.cuda scales f32""",

@@ -3,10 +3,10 @@
 
 """Speed and memory of generation on a CPU, compared with peers.
 
-    bench/generate.py --peers [--shape llama3.2-1b] [--batches 1,8]
+    bench/generate.py --peer-python PYTHON --llama-python PYTHON
+                      [--shape llama3.2-1b] [--batches 1,8]
                       [--compute float32,bfloat16] [--prompt 128] [--new 64]
                       [--rounds 3] [--work DIR] [--json FILE]
-    bench/generate.py [--peer-python PYTHON] [--llama-python PYTHON] ...
     bench/generate.py --fast
 
 All generate greedily from the same random prompts, with random bf16 weights of
@@ -16,9 +16,8 @@ the shape, and take turns:
     transformers   + PEFT + bitsandbytes, the same weights and adapter
     llama.cpp      q4_0 with the LM head and embeddings in f16, no adapter
 
---peers makes a virtual environment with pinned packages in DIR, which takes
-minutes: llama-cpp-python is built from source. --peer-python and --llama-python
-name an environment that has them.
+--peer-python needs torch, transformers, peft and bitsandbytes; --llama-python
+llama-cpp-python and gguf. Without one, its peer is left out.
 
 Reported for each batch: tokens/s of the decode (all rows together, after their
 first tokens), tokens/s of the prompts, and the peak of resident memory, each
@@ -39,7 +38,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 
 import numpy as np
 
@@ -48,9 +46,6 @@ import ours
 from shapes import (REPOSITORY, SHAPES, write_adapter, write_batch,
                     write_config, write_model)
 
-TORCH = ("--index-url", "https://download.pytorch.org/whl/cpu", "torch==2.9.1")
-PACKAGES = ("transformers==5.0.0", "peft==0.18.1", "bitsandbytes==0.49.1",
-            "gguf==0.17.1", "llama-cpp-python==0.3.36")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -166,37 +161,20 @@ class Peer:
         self.child.wait()
 
 
-def environment(folder):
-    """Returns the Python of an environment with the peers' packages."""
-    path = os.path.join(folder, "peers")
-    python = os.path.join(path, "bin", "python")
-    if not os.path.exists(os.path.join(path, "complete")):
-        venv.create(path, with_pip=True)
-        for words in (TORCH, PACKAGES):
-            subprocess.run([python, "-m", "pip", "install", "-q", *words],
-                           check=True)
-        open(os.path.join(path, "complete"), "w").close()
-    return python
-
-
 def competitors(options, folder, config):
     found = [Ours(options, folder, config, compute)
              for compute in options.compute.split(",")]
-    peer, llama = options.peer_python, options.llama_python
-    if options.peers:
-        python = environment(options.work)
-        peer, llama = peer or python, llama or python
     script = lambda name: os.path.join(HERE, name)
-    if peer:
+    if options.peer_python:
         for compute in options.compute.split(","):
             found.append(Peer(f"transformers, {compute}", [
-                peer, script("baseline_generate.py"), "--model", folder,
-                "--adapter", os.path.join(folder, "adapter"), "--compute",
-                compute]))
-    if llama:
+                options.peer_python, script("baseline_generate.py"), "--model",
+                folder, "--adapter", os.path.join(folder, "adapter"),
+                "--compute", compute]))
+    if options.llama_python:
         found.append(Peer("llama.cpp q4_0", [
-            llama, script("baseline_llama.py"), "--model", folder, "--tokens",
-            str(options.prompt + options.new)]))
+            options.llama_python, script("baseline_llama.py"), "--model",
+            folder, "--tokens", str(options.prompt + options.new)]))
     return found
 
 
@@ -303,7 +281,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--forwards", type=int, default=8)
     parser.add_argument("--compile-flag", action="append", default=[])
-    parser.add_argument("--peers", action="store_true")
     parser.add_argument("--peer-python")
     parser.add_argument("--llama-python")
     parser.add_argument("--fast", action="store_true")

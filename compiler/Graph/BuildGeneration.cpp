@@ -153,6 +153,21 @@ static Value capLogits(OpBuilder &builder, Location loc, Value logits,
       ->getResult(0);
 }
 
+/// Returns the rows in f32 if the loss would multiply them in f32: it rounds
+/// weights of the LM head to bf16 only if they are stored so.
+static Value widenForHead(OpBuilder &builder, Value rows, Value weight) {
+  if (tensorOf(rows).getElementType() == tensorOf(weight).getElementType() ||
+      tensorOf(rows).getElementType().isF32())
+    return rows;
+  auto type = tensorOf(rows).clone(builder.getF32Type());
+  return buildRows(builder, rows.getLoc(), {type}, {rows}, columnsOf(rows),
+                   {mapOf(rows.getDefiningOp(), MapKind::Full)}, "widen",
+                   [](OpBuilder &, ValueRange arguments) {
+                     return SmallVector<Value>{arguments[0]};
+                   })
+      ->getResult(0);
+}
+
 /// Replaces the loss by the logits of each row's last token, in f32.
 LogicalResult BuildGenerationPass::replaceLoss(func::FuncOp function) {
   auto heads = llvm::to_vector(function.getOps<HeadLossOp>());
@@ -176,7 +191,8 @@ LogicalResult BuildGenerationPass::replaceLoss(func::FuncOp function) {
       {tensorOf(hidden).getDimSize(0), 1,
        tensorOf(head.getWeight()).getDimSize(0)},
       builder.getF32Type());
-  Value logits = LinearOp::create(builder, head.getLoc(), type, picked,
+  Value rows = widenForHead(builder, picked, head.getWeight());
+  Value logits = LinearOp::create(builder, head.getLoc(), type, rows,
                                   head.getWeight(), Value(),
                                   llvm::APFloat(1.0), StringAttr());
   const double cap = head.getCap().convertToDouble();

@@ -126,7 +126,7 @@ template <typename Cache, int kLanes, bool kIsWide> struct Stream {
       for (int i = 0; i < kLaneDims; ++i)
         lanes[i] = Cache::load(from, d + i < shape.dim ? d + i : 0);
     }
-    if constexpr (Int8Cache::isOf<Cache>()) {
+    if constexpr (Int8Cache::hasScales<Cache>) {
       const float scale = Int8Cache::of(shape.args.buffers[operand],
                                         shape.tokens, shape.keyWidth())
                               .scales[head];

@@ -74,9 +74,8 @@ struct Int8Cache {
                        codes + tokens.slots * tokens.entries * columns)};
   }
   /// Whether caches of a type have scales.
-  template <typename Cache> static constexpr bool isOf() {
-    return sizeof(typename Cache::storage) == 1;
-  }
+  template <typename Cache>
+  static constexpr bool hasScales = sizeof(typename Cache::storage) == 1;
 };
 
 constexpr float kLog2E = 1.44269504f;

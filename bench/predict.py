@@ -10,7 +10,9 @@ Compiles each case for one architecture (needs nvcc, but no GPU) within the
 GPU's memory, and runs `qlora-run --simulate GPU`. Prints Markdown: the
 assumptions and kernels of the low and high estimates, predicted tokens per
 second and milliseconds, published figures and a roofline, the parts of a step,
-the memory plan and the compile time. Measures nothing on a GPU.
+the memory plan and the compile time. Cases of generation (D) have a table of
+their own: the decode, and its speed relative to reading the base once at the
+GPU's copy rate. Measures nothing on a GPU.
 """
 
 import argparse
@@ -43,6 +45,10 @@ class Case:
     roofline: int = 0
     limit: str = ""
 
+    def compile_flags(self):
+        return ("--per-device-train-batch-size", str(self.batch),
+                "--max-length", str(self.length))
+
 
 CASES = (
     Case("G1 Llama-3.1-8B QLoRA", "llama3.1-8b", 2048, gpus=(1, 2, 4, 8, 64),
@@ -66,6 +72,27 @@ CASES = (
 )
 
 
+@dataclass
+class Generation:
+    """A row of the table of generation: `rows` at a time, of `length` tokens at
+    most."""
+    name: str
+    shape: str
+    rows: int
+    length: int = 2048
+    flags: tuple = QLORA
+    limit: str = ""
+
+    def compile_flags(self):
+        return ("--entries", "generate", "--generation-batch", str(self.rows),
+                "--generation-length", str(self.length))
+
+
+GENERATIONS = tuple(
+    Generation(f"D{number} Llama-3.1-8B NF4", "llama3.1-8b", rows)
+    for number, rows in enumerate((1, 8, 64), 1))
+
+
 def cpu_seconds():
     """Returns the total CPU seconds of this script's ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -84,9 +111,8 @@ def compile_case(case, options):
         [f"{TOOLS}/qloracc", model, "-o", module, "--target", "cuda",
          "--cuda-arch", options.cuda_arch, "--device-profile", options.gpu,
          "--compute-dtype", "bfloat16", "--lora-r", "16", "--lora-alpha", "32",
-         "--per-device-train-batch-size", str(case.batch), "--max-length",
-         str(case.length), "--memory-limit", case.limit or options.memory_limit,
-         *case.flags], capture_output=True, text=True)
+         "--memory-limit", case.limit or options.memory_limit,
+         *case.compile_flags(), *case.flags], capture_output=True, text=True)
     seconds = cpu_seconds() - start
     if done.returncode:
         return None, done.stderr.strip().splitlines()[0]
@@ -114,9 +140,27 @@ def predict(case, module, gpus, options):
     report = json.loads(null_device(
         module, options, "--gpus", str(gpus), "--gradient-accumulation-steps",
         str(case.accumulation), "--log-format", "json"))
-    plan = sum(size for arena, size in report["memory_bytes"].items()
+    return report["predictions"][0], plan_bytes(report)
+
+
+def plan_bytes(report):
+    return sum(size for arena, size in report["memory_bytes"].items()
                if arena != "host")
-    return report["predictions"][0], plan
+
+
+def predict_decode(case, module, options):
+    """Returns the prediction of a decode, the seconds in which the GPU copies
+    the bytes of the base that a decode reads, and the plan."""
+    report = json.loads(null_device(module, options, "--log-format", "json"))
+    [decode] = [step for step in report["predictions"]
+                if step["entry"] == "decode"]
+    shape = SHAPES[case.shape]
+    is_tied = shape.get("tie_word_embeddings", True)
+    # Of an untied embedding, a decode reads only single rows.
+    unread = 0 if is_tied else 2 * shape["vocab_size"] * shape["hidden_size"]
+    bound = (report["memory_bytes"]["frozen"] - unread) / (
+        report["assumed"]["copy_gbps"] * 1e9)
+    return decode, bound, plan_bytes(report)
 
 
 def milliseconds(figure, micro_batches):
@@ -178,6 +222,29 @@ def print_parts(rows):
                   " | ".join(f"{parts[name]:.1f}" for name in names) + " |")
 
 
+def print_generations(options):
+    print("\n| decode | rows x length | predicted tok/s | ms | launches, ms | "
+          "of bound | plan |\n" + "|---" * 7 + "|")
+    for case in chosen(GENERATIONS, options):
+        module, seconds = compile_case(case, options)
+        if module is None:
+            raise SystemExit(f"{case.name}: {seconds}")
+        high, bound, plan = predict_decode(case, module, options)
+        low = high["low"]
+        spread = lambda of: f"{of(low)} to {of(high)}"
+        print(f"| {case.name} | {case.rows} x {case.length} | "
+              + spread(lambda p: f"{p['tokens_per_second']:,.0f}") + " | "
+              + spread(lambda p: f"{p['step_seconds'] * 1e3:.2f}") + " | "
+              f"{high['launch_seconds'] * 1e3:.2f} | "
+              + spread(lambda p: f"{bound / p['step_seconds']:.0%}")
+              + f" | {plan / 2**30:.1f} GiB |")
+
+
+def chosen(cases, options):
+    return [case for case in cases if not options.cases or any(
+        word in case.name for word in options.cases)]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", help="words of a case's name")
@@ -191,10 +258,7 @@ def main():
                                                        "predict"))
     options = parser.parse_args()
     rows = []
-    for case in CASES:
-        if options.cases and not any(word in case.name
-                                     for word in options.cases):
-            continue
+    for case in chosen(CASES, options):
         module, seconds = compile_case(case, options)
         if module is None:
             print(f"{case.name}, T = {case.length}: {seconds}\n")
@@ -207,6 +271,8 @@ def main():
         print(low)
         print_rates(rows, options.gpu)
         print_parts(rows)
+    if chosen(GENERATIONS, options):
+        print_generations(options)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,8 @@ e2e(generation-cuda quick 30 generation.py --target cuda llama3-tied
     mistral-window gptoss-mxfp4)
 e2e(generation-one-slot full 40 generation.py --slots 1 --chunk 5)
 e2e(generation-seven-slots full 40 generation.py --slots 7 --chunk 64)
-e2e(generation-bf16 quick 20 generation.py --bf16 llama3-tied qwen3-ranks)
+e2e(generation-bf16 quick 20 generation.py --bf16 llama3-tied mixtral)
+e2e(generation-bf16-all full 40 generation.py --bf16)
 
 goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)
 goldens(rank-speeds quick 3 --ranks 2 --run-flag=--rank-speeds --run-flag=3,1

@@ -224,15 +224,15 @@ public:
   bool hasOneSegment = false; ///< see CudaKernelArgs
 
 private:
-  /// Returns the shift in bytes: one element, or 4 bytes for quantized tensors.
-  /// A workspace is not shifted.
+  /// Returns the shift in bytes: one element, or 4 bytes for tensors that also
+  /// have scales. A workspace is not shifted.
   uint64_t shiftOf(size_t i) const {
     if (!isShifted || !request.dtypes[i] ||
         request.op->operands[i].name == "workspace")
       return 0;
-    return storedFormat(*request.dtypes[i])
-               ? 4
-               : dtypeBits(*request.dtypes[i]) / 8;
+    const bool hasScales = storedFormat(*request.dtypes[i]) ||
+                           *request.dtypes[i] == QLORA_DTYPE_I8;
+    return hasScales ? 4 : dtypeBits(*request.dtypes[i]) / 8;
   }
 
   GuardedBuffer &bufferOf(size_t i, GuardedBuffer &workspace) {

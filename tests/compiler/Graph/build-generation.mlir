@@ -55,10 +55,12 @@
 // CHECK-NOT: model.head_loss
 // CHECK-NOT: func.func
 
-// The caches have the compute type, the logits are f32.
+// The caches have the compute type, the logits are f32. An LM head that is not
+// stored in bf16 has f32 rows, as in training.
 // BF16: model.cache @attention.{{.*}} : tensor<3x{{.*}}x32xbf16>
 // BF16: func.func @forward_decode_3x1(
-// BF16: model.linear {{.*}} : (tensor<3x1x32xbf16>, tensor<96x32xf16>) -> tensor<3x1x96xf32>
+// BF16: model.rows({{.*}} label = "widen", {{.*}} : (tensor<3x1x32xbf16>) -> tensor<3x1x32xf32>
+// BF16: model.linear {{.*}} : (tensor<3x1x32xf32>, tensor<96x32xf16>) -> tensor<3x1x96xf32>
 
 // F16: model.cache @attention.{{.*}} : tensor<3x{{.*}}x32xf16>
 // F16: model.cache_rows {{.*}} : (tensor<1x8x32xf32>, {{.*}} -> tensor<3x16x32xf16>

@@ -143,6 +143,7 @@ e2e(generation-cuda quick 30 generation.py --target cuda llama3-tied
 e2e(generation-one-slot full 40 generation.py --slots 1 --chunk 5)
 e2e(generation-seven-slots full 40 generation.py --slots 7 --chunk 64)
 e2e(generation-bf16 quick 20 generation.py --bf16 llama3-tied mixtral)
+e2e(generation-bf16-cuda quick 20 generation.py --bf16 --target cuda qwen2-nf4)
 e2e(generation-bf16-all full 40 generation.py --bf16)
 
 goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)

@@ -58,6 +58,7 @@ EXEMPT = {
     r"qlora_attention_reach": "a number for each token",
     r"qlora_cached_attention_(f32|bf16|f16|i8)_\w+":
         "products of each key with several queries",
+    r"qlora_cache_rows_\w+_i8": "a maximum of each head of the new tokens",
     r"qlora_head_part_begin|qlora_head_merge_(rows|sum)":
         "a few numbers of each row",
     r"qlora_grouped_matmul_\w+": "matrix products",

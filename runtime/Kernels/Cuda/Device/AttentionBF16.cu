@@ -6,6 +6,11 @@
 // With width 128, a block has 4 warps, 48 KiB of shared memory and under 200
 // registers per thread (64 for the output, 32 for scores), so two blocks fit on
 // a multiprocessor. With width 64 (24 KiB, 168 registers), three blocks fit.
+//
+// Maxima are rounded up to integers. Weights 2^(score - maximum) of other
+// maxima then differ by powers of two, so their rounding to bf16 depends
+// neither on the order nor on the tiles of keys. cached_attention has the same
+// weights: a sampled token has the log-probability that training computes.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -41,7 +46,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
       QLORA_UNROLL
       for (int i = 2 * r; i < 2 * r + 2; ++i)
         most = qlora_max(most, scores.tile[j].value[i]);
-    most = quadMaximum(most);
+    most = ceilf(quadMaximum(most));
     // Without a visible key, shift by 0: 2^(-inf - -inf) would be NaN.
     const float shift = most == attentionNone() ? 0.0f : most;
     const float rescale = qlora_exp2(state.maximum[r] - shift);

@@ -31,7 +31,18 @@ QLORA_CACHE_ROWS(bf16, f32)
 QLORA_CACHE_ROWS(bf16, bf16)
 QLORA_CACHE_ROWS(bf16, f16)
 
-/// cache_rows to an i8 cache: one block per token, one warp per head.
+/// Returns the codes of four adjacent elements, the first one in the low byte.
+QLORA_DEVICE uint32_t cacheCodes(const float (&x)[kCacheScaleBytes],
+                                 float inverse) {
+  uint32_t codes = 0;
+  QLORA_UNROLL
+  for (int i = 0; i < kCacheScaleBytes; ++i)
+    codes |= uint32_t(qlora_cache_code(x[i], inverse) & 0xff) << (8 * i);
+  return codes;
+}
+
+/// cache_rows to an i8 cache: one block per token, one warp per head. A lane
+/// has four adjacent elements, of which a head has a multiple.
 template <typename X>
 QLORA_DEVICE void cacheInt8Rows(const qlora_cuda_args &args) {
   const CacheTokens tokens = CacheTokens::of(args, 1);
@@ -47,14 +58,23 @@ QLORA_DEVICE void cacheInt8Rows(const qlora_cuda_args &args) {
        head += kCopyThreads / kQloraWarp) {
     const auto *x = qlora_at<typename X::storage>(
         args.buffers[0], token * args.constants[5] + head * dim);
-    float absmax = 0.0f;
-    for (int64_t i = lane; i < dim; i += kQloraWarp)
-      absmax = qlora_maximum(absmax, qlora_abs(X::load(x, i)));
+    constexpr int kFour = kCacheScaleBytes;
+    float four[kFour], absmax = 0.0f;
+    for (int i = lane * kFour; i < int(dim); i += kQloraWarp * kFour) {
+      QLORA_UNROLL
+      for (int j = 0; j < kFour; ++j)
+        absmax = qlora_maximum(absmax, qlora_abs(X::load(x, i + j)));
+    }
     absmax = qlora_warp_max(absmax);
     const float inverse = qlora_cache_inverse(absmax);
-    int8_t *codes = cache.codes + row * columns + head * dim;
-    for (int64_t i = lane; i < dim; i += kQloraWarp)
-      codes[i] = int8_t(qlora_cache_code(X::load(x, i), inverse));
+    auto *codes = reinterpret_cast<uint32_t *>(cache.codes + row * columns +
+                                               head * dim);
+    for (int i = lane * kFour; i < int(dim); i += kQloraWarp * kFour) {
+      QLORA_UNROLL
+      for (int j = 0; j < kFour; ++j)
+        four[j] = X::load(x, i + j);
+      codes[i / kFour] = cacheCodes(four, inverse);
+    }
     if (lane == 0)
       cache.scales[row * heads + head] = qlora_cache_scale(absmax);
   }
@@ -215,7 +235,8 @@ template <typename Cache, int kLanes, bool kIsWide> struct Stream {
 
   /// Replaces the sums of products over the lane's dimensions by the weights of
   /// keys, 2^(score - maximum), and adds these to `sum`. Rescales the sums if
-  /// the maximum grows. Keys that the row does not see get the weight 0.
+  /// the maximum grows. Keys that the row does not see get the weight 0. Maxima
+  /// and weights are rounded as in AttentionBF16.cu.
   __device__ void weigh(uint32_t position, uint32_t begin,
                         float (&scores)[kBatchKeys], float &maximum, float &sum,
                         LaneDims &value) const {
@@ -239,6 +260,7 @@ template <typename Cache, int kLanes, bool kIsWide> struct Stream {
       scores[i] = isSeen ? scores[i] : cachedNone();
       most = qlora_max(scores[i], most);
     }
+    most = ceilf(most);
     if (most > maximum) {
       const float factor = qlora_exp2(maximum - most);
       maximum = most;
@@ -252,6 +274,8 @@ template <typename Cache, int kLanes, bool kIsWide> struct Stream {
     for (int i = 0; i < kBatchKeys; ++i) {
       scores[i] = qlora_exp2(scores[i] - shift);
       sum = __fadd_rn(sum, scores[i]);
+      if (shape.isHalf)
+        scores[i] = qlora_round_bf16(scores[i]);
     }
   }
 

@@ -35,21 +35,44 @@ struct StoredRun {
 /// code and write no value after `count`.
 ///
 /// addDots and addRoundedDots do not store the values of toF32 and toRounded,
-/// but add their products with x to lanes: sums[i % 32] += x[i] * value i, with
-/// fused multiply-adds. Blocks, `first` and `count` must be multiples of
-/// kDotLanes.
+/// but add their products with rows of x to kDotLanes lanes, with fused
+/// multiply-adds: lane i of a row gets the products of the elements i, i + 32,
+/// i + 64, ... of x in this order. With `splitsPairs`, x has been reordered by
+/// splitPairs(). Blocks, `first` and `count` must be multiples of kDotLanes.
 struct DecodeRun {
   static constexpr int64_t kDotLanes = 32;
+  /// `count` rows, `stride` apart, each with the elements of a run; their lanes
+  /// follow each other.
+  struct DotRows {
+    const float *x;
+    int64_t stride, count;
+    float *sums;
+  };
+  using AddDots = void (*)(const StoredRun &run, const DotRows &rows);
 
   void (*toF32)(const StoredRun &run, float *out);
   void (*toRounded)(const StoredRun &run, float *out);
   void (*toBF16)(const StoredRun &run, uint16_t *out);
-  void (*addDots)(const StoredRun &run, const float *x, float *sums);
-  void (*addRoundedDots)(const StoredRun &run, const float *x, float *sums);
+  AddDots addDots, addRoundedDots;
+  /// Up to so many rows, dots are faster than to decode first.
+  int64_t mostDotRows;
+  /// Whether x has, of each 32 elements, first those of even index. So a high
+  /// and a low nibble of a byte are codes of different vectors.
+  bool splitsPairs;
+  /// As addDots, with `count` weights in bf16, and with x in order; or null.
+  void (*addBF16Dots)(const uint16_t *weights, int64_t count,
+                      const DotRows &rows);
 
   /// Returns the functions for this CPU's instructions, or null.
   static const DecodeRun *find();
 };
+
+/// Computes the scales of consecutive blocks, StoredTensor::absmax.
+void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
+                    float *out);
+
+/// Moves, of each 32 elements, those of even index to the front.
+void splitPairs(float *x, int64_t count);
 
 /// Return the functions that use AVX-512 (DecodeRun.cpp) or AVX2
 /// (DecodeRunAvx2.cpp); null if this CPU lacks the instructions.
@@ -98,7 +121,8 @@ struct StoredWeight {
   StoredLayout layout; ///< layout of a quantized weight
   /// log2 of the block size, or -1 if the size is no power of two.
   int scaleShift = -1;
-  const DecodeRun *decodeRun = nullptr; ///< 4-bit decoder, or null
+  /// Of a weight in 4 bits, or of one in bf16 only for dots; else null.
+  const DecodeRun *decodeRun = nullptr;
 
   bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 
@@ -127,11 +151,20 @@ struct StoredWeight {
   StoredRun runOf(const void *weight, int64_t first, int64_t count) const {
     return {StoredTensor::of(layout, weight), scaleShift, first, count};
   }
-  using AddDots = void (*)(const StoredRun &, const float *x, float *sums);
-  /// Returns DecodeRun's function for dot products of whole rows, with values
-  /// decoded to `type`. Null if this CPU has none, or rows or blocks are not
-  /// multiples of its lanes.
-  AddDots findDots(qlora_dtype type) const;
+  /// Describes a floating-point weight, whose rows are `columns` apart.
+  static StoredWeight dense(qlora_dtype dtype, int64_t columns);
+
+  /// Returns whether addDots() can multiply `rows` rows with rows of `depth`
+  /// elements: this CPU has the instructions, they are faster than to decode
+  /// first, and depth and blocks are multiples of the lanes.
+  bool hasDots(int64_t rows, int64_t depth) const;
+  /// Adds products with elements [first, first + count), decoded to `type`, as
+  /// DecodeRun does.
+  void addDots(const void *weight, int64_t first, int64_t count,
+               qlora_dtype type, const DecodeRun::DotRows &rows) const;
+  bool dotsSplitPairs() const {
+    return isQuantized() && decodeRun->splitsPairs;
+  }
 
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,

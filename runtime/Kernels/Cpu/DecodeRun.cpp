@@ -8,6 +8,9 @@
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
+#include <algorithm>
+#include <type_traits>
+
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -116,45 +119,213 @@ QLORA_AVX512 static void runToBF16(const StoredRun &run, uint16_t *out) {
   }
 }
 
-/// Adds the products of `count` values and x to 32 lanes.
-QLORA_AVX512 static void addLookedUp(__m512 table, const BlockCodes &codes,
-                                     const float *x, __m512 &low,
-                                     __m512 &high) {
-  const auto values = [&](int64_t at) QLORA_AVX512 {
-    return _mm512_permutexvar_ps(
-        sixteenCodes(_mm_loadl_epi64(
-            reinterpret_cast<const __m128i *>(codes.packed + at / 2))),
-        table);
-  };
-  for (int64_t i = 0; i < codes.count; i += DecodeRun::kDotLanes) {
-    low = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), values(i), low);
-    high = _mm512_fmadd_ps(_mm512_loadu_ps(x + i + 16), values(i + 16), high);
+/// Returns a finite table as roundedTableOf() does, with fewer instructions.
+QLORA_AVX512 static __m512 roundedFinite(__m512 table) {
+  const __m512i bits = _mm512_castps_si512(table);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16),
+                                       _mm512_set1_epi32(1));
+  const __m512i up =
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(up, _mm512_set1_epi32(int(0xffff0000))));
+}
+
+namespace {
+/// The table of a block's values.
+template <bool HasZeros> struct ExactTable {
+  static constexpr bool kHasZeros = HasZeros;
+  QLORA_AVX512 static __m512 of(__m512 book, ScaledFrom scale) {
+    if constexpr (HasZeros)
+      book = _mm512_sub_ps(book, _mm512_set1_ps(scale.zero));
+    return _mm512_mul_ps(book, _mm512_set1_ps(scale.absmax));
+  }
+};
+template <bool HasZeros> struct RoundedTable {
+  static constexpr bool kHasZeros = HasZeros;
+  QLORA_AVX512 static __m512 of(__m512 book, ScaledFrom scale) {
+    const __m512 table = ExactTable<HasZeros>::of(book, scale);
+    // An infinite or NaN scale makes the difference NaN.
+    return scale.absmax - scale.absmax == 0 ? roundedFinite(table)
+                                            : wideOf(roundedTableOf(table));
+  }
+};
+
+/// Elements [first, end) of a tensor, in blocks whose first one is `block`.
+struct Blocks {
+  static constexpr int64_t kMost = 128;
+  const StoredTensor &tensor;
+  int64_t first, end, block;
+  float absmax[kMost];
+
+  Blocks(const StoredRun &run, int64_t first)
+      : tensor(run.tensor), first(first), block(first / tensor.block) {
+    const int64_t after = run.first + run.count;
+    const int64_t count = std::min(
+        kMost, (after + tensor.block - 1) / tensor.block - block);
+    end = std::min(after, (block + count) * tensor.block);
+    absmaxOfBlocks(tensor, block, count, absmax);
+  }
+};
+
+/// The lanes of some rows, in two vectors each.
+template <int Rows> struct DotSums {
+  __m512 low[Rows], high[Rows];
+
+  QLORA_AVX512 void load(const float *lanes);
+  QLORA_AVX512 void store(float *lanes) const;
+  /// Adds the products of 32 values.
+  QLORA_AVX512 void add(const float *x, int64_t stride, __m512 lowValues,
+                        __m512 highValues);
+};
+} // namespace
+
+#define QLORA_UNROLLED _Pragma("GCC unroll 4")
+
+/// Distance of prefetched weights in bytes. A core executes only a few lines
+/// ahead, while memory needs a dozen.
+constexpr int kAhead = 2048;
+constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
+
+QLORA_AVX512 static inline void prefetchAhead(const void *weights) {
+  _mm_prefetch(static_cast<const char *>(weights) + kAhead, _MM_HINT_T0);
+}
+
+template <int Rows>
+QLORA_AVX512 inline void DotSums<Rows>::load(const float *lanes) {
+  QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
+    low[r] = _mm512_loadu_ps(lanes + 2 * r * kHalf);
+    high[r] = _mm512_loadu_ps(lanes + (2 * r + 1) * kHalf);
   }
 }
 
-QLORA_AVX512 static void addDots(const StoredRun &run, const float *x,
-                                 float *sums) {
-  __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
-  for (BlockCodes codes(run); codes.next(); x += codes.count)
-    addLookedUp(tableOf(run.tensor.codeBook, codes.scale), codes, x, low, high);
-  _mm512_storeu_ps(sums, low);
-  _mm512_storeu_ps(sums + 16, high);
+template <int Rows>
+QLORA_AVX512 inline void DotSums<Rows>::store(float *lanes) const {
+  QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
+    _mm512_storeu_ps(lanes + 2 * r * kHalf, low[r]);
+    _mm512_storeu_ps(lanes + (2 * r + 1) * kHalf, high[r]);
+  }
 }
 
-QLORA_AVX512 static void addRoundedDots(const StoredRun &run, const float *x,
-                                        float *sums) {
-  __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
-  for (BlockCodes codes(run); codes.next(); x += codes.count)
-    addLookedUp(wideOf(roundedTableOf(
-                    tableOf(run.tensor.codeBook, codes.scale))),
-                codes, x, low, high);
-  _mm512_storeu_ps(sums, low);
-  _mm512_storeu_ps(sums + 16, high);
+template <int Rows>
+QLORA_AVX512 inline void DotSums<Rows>::add(const float *x, int64_t stride,
+                                            __m512 lowValues,
+                                            __m512 highValues) {
+  QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
+    const float *const row = x + r * stride;
+    low[r] = _mm512_fmadd_ps(_mm512_loadu_ps(row), lowValues, low[r]);
+    high[r] = _mm512_fmadd_ps(_mm512_loadu_ps(row + kHalf), highValues,
+                              high[r]);
+  }
+}
+
+/// Adds the products of `count` values with `Rows` rows. A byte's high nibble
+/// is the code of an even element.
+template <int Rows>
+QLORA_AVX512 static inline void addBlock(__m512 table, const uint8_t *packed,
+                                         int64_t count, const float *x,
+                                         int64_t stride, DotSums<Rows> &sums) {
+  prefetchAhead(packed);
+  for (int64_t i = 0; i < count; i += 2 * kHalf) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(
+        reinterpret_cast<const __m128i *>(packed + i / 2)));
+    sums.add(x + i, stride,
+             _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), table),
+             _mm512_permutexvar_ps(bytes, table));
+  }
+}
+
+/// Adds the products of blocks with `Rows` rows.
+template <typename Table, int Rows>
+QLORA_AVX512 static void addRows(const Blocks &blocks, const float *x,
+                                 int64_t stride, float *lanes) {
+  const StoredTensor tensor = blocks.tensor;
+  const __m512 book = _mm512_loadu_ps(tensor.codeBook);
+  DotSums<Rows> sums;
+  sums.load(lanes);
+  int64_t at = blocks.first, blockEnd = (blocks.block + 1) * tensor.block;
+  for (int64_t i = 0; at < blocks.end; ++i, blockEnd += tensor.block) {
+    const int64_t count = std::min(blockEnd, blocks.end) - at;
+    const float zero = Table::kHasZeros ? tensor.zero(blocks.block + i) : 0;
+    addBlock<Rows>(Table::of(book, {zero, blocks.absmax[i]}),
+                   tensor.packed + at / 2, count, x, stride, sums);
+    at += count;
+    x += count;
+  }
+  sums.store(lanes);
+}
+
+/// Calls add(first row, number) for groups of four, two and one rows, the
+/// number as a type.
+template <typename Add>
+static inline void forRowGroups(int64_t rows, Add add) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4)
+    add(row, std::integral_constant<int, 4>());
+  for (; row + 2 <= rows; row += 2)
+    add(row, std::integral_constant<int, 2>());
+  if (row < rows)
+    add(row, std::integral_constant<int, 1>());
+}
+
+template <typename Table>
+static void addAllRows(const StoredRun &run, const DecodeRun::DotRows &rows) {
+  for (int64_t first = run.first; first < run.first + run.count;) {
+    const Blocks blocks(run, first);
+    const float *const x = rows.x + (first - run.first);
+    forRowGroups(rows.count, [&](int64_t row, auto number) {
+      addRows<Table, decltype(number)::value>(
+          blocks, x + row * rows.stride, rows.stride,
+          rows.sums + row * DecodeRun::kDotLanes);
+    });
+    first = blocks.end;
+  }
+}
+
+/// Returns 16 bf16 values in f32.
+QLORA_AVX512 static inline __m512 wideAt(const uint16_t *from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(
+          reinterpret_cast<const __m256i *>(from))),
+      16));
+}
+
+template <int Rows>
+QLORA_AVX512 static void addBF16Rows(const uint16_t *weights, int64_t count,
+                                     const float *x, int64_t stride,
+                                     float *lanes) {
+  DotSums<Rows> sums;
+  sums.load(lanes);
+  for (int64_t i = 0; i < count; i += 2 * kHalf) {
+    prefetchAhead(weights + i);
+    sums.add(x + i, stride, wideAt(weights + i), wideAt(weights + i + kHalf));
+  }
+  sums.store(lanes);
+}
+
+static void addBF16Dots(const uint16_t *weights, int64_t count,
+                        const DecodeRun::DotRows &rows) {
+  forRowGroups(rows.count, [&](int64_t row, auto number) {
+    addBF16Rows<decltype(number)::value>(
+        weights, count, rows.x + row * rows.stride, rows.stride,
+        rows.sums + row * DecodeRun::kDotLanes);
+  });
+}
+
+static void addDots(const StoredRun &run, const DecodeRun::DotRows &rows) {
+  (run.tensor.zeros ? addAllRows<ExactTable<true>>
+                    : addAllRows<ExactTable<false>>)(run, rows);
+}
+
+static void addRoundedDots(const StoredRun &run,
+                           const DecodeRun::DotRows &rows) {
+  (run.tensor.zeros ? addAllRows<RoundedTable<true>>
+                    : addAllRows<RoundedTable<false>>)(run, rows);
 }
 
 const DecodeRun *findAvx512DecodeRun() {
-  static constexpr DecodeRun kFunctions = {runToF32, runToRounded, runToBF16,
-                                           addDots, addRoundedDots};
+  static constexpr DecodeRun kFunctions = {
+      runToF32, runToRounded,   runToBF16, addDots, addRoundedDots,
+      /*mostDotRows=*/INT64_MAX, /*splitsPairs=*/true, addBF16Dots};
   const bool isThere = __builtin_cpu_supports("avx512f") &&
                        __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512vl");

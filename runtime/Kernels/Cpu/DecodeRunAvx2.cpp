@@ -244,10 +244,13 @@ QLORA_AVX2 static void decodeRun(const StoredRun &run,
   }
 }
 
+/// For one row: more rows need more registers than there are.
 template <typename Decoder>
-QLORA_AVX2 static void addProducts(const StoredRun &run, const float *x,
-                                   float *sums) {
+QLORA_AVX2 static void addProducts(const StoredRun &run,
+                                   const DecodeRun::DotRows &rows) {
   static_assert(kCodes == DecodeRun::kDotLanes);
+  const float *x = rows.x;
+  float *const sums = rows.sums;
   Decoder decoder(codeBookOf(run));
   __m256 lanes[4];
   for (int i = 0; i < 4; ++i)
@@ -271,16 +274,17 @@ QLORA_AVX2 static void runToF32(const StoredRun &run, float *out) {
                                                                         out);
 }
 
-QLORA_AVX2 static void addDots(const StoredRun &run, const float *x,
-                               float *sums) {
+QLORA_AVX2 static void addDots(const StoredRun &run,
+                               const DecodeRun::DotRows &rows) {
   (run.tensor.zeros ? addProducts<ToF32<true>>
-                    : addProducts<ToF32<false>>)(run, x, sums);
+                    : addProducts<ToF32<false>>)(run, rows);
 }
 
 const DecodeRun *findAvx2DecodeRun() {
   static constexpr DecodeRun kFunctions = {
       runToF32, decodeRun<ToRounded>, decodeRun<ToBF16>, addDots,
-      addProducts<ToRounded>};
+      addProducts<ToRounded>, /*mostDotRows=*/1, /*splitsPairs=*/false,
+      /*addBF16Dots=*/nullptr};
   const bool isThere =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return isThere ? &kFunctions : nullptr;

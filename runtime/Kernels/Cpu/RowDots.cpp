@@ -95,18 +95,15 @@ void RowDots::add(const float *x, int64_t ldx, int64_t count) {
     addOne(operands());
 }
 
-QLORA_VECTOR static float sumOfLanes(const float *lanes) {
-  float half[RowDots::kLanes / 2];
-  for (int64_t i = 0; i < RowDots::kLanes / 2; ++i)
-    half[i] = lanes[i] + lanes[i + RowDots::kLanes / 2];
-  for (int64_t width = RowDots::kLanes / 4; width > 0; width /= 2)
-    for (int64_t i = 0; i < width; ++i)
-      half[i] += half[i + width];
-  return half[0];
-}
-
-float RowDots::sum(int64_t row, int64_t index) const {
-  return sumOfLanes(sums[row][index]);
+QLORA_VECTOR float RowDots::sumOfLanes(const float *lanes) {
+  Eight parts[kLanes / kWidth];
+  static_assert(sizeof(parts) / sizeof(Eight) == 4);
+  std::memcpy(parts, lanes, sizeof(parts));
+  const Eight sums = (parts[0] + parts[2]) + (parts[1] + parts[3]);
+  float half[kWidth / 2];
+  for (int i = 0; i < kWidth / 2; ++i)
+    half[i] = sums[i] + sums[i + kWidth / 2];
+  return (half[0] + half[2]) + (half[1] + half[3]);
 }
 
 } // namespace qlora

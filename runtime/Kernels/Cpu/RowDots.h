@@ -32,10 +32,11 @@ public:
   /// Adds the products of the weights with `count` elements of the rows of x,
   /// which are `ldx` apart; `count` is a multiple of kLanes.
   void add(const float *x, int64_t ldx, int64_t count);
-  /// Returns the lanes of a row with row `index` of w.
-  float *lanes(int64_t row, int64_t index) { return sums[row][index]; }
   /// Returns the dot product of a row with row `index` of w.
-  float sum(int64_t row, int64_t index) const;
+  float sum(int64_t row, int64_t index) const {
+    return sumOfLanes(sums[row][index]);
+  }
+  static float sumOfLanes(const float *lanes);
 
 private:
   int64_t rows;

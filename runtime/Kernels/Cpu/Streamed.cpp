@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // matmul.streamed and panel_matmul.streamed: the rows of W are read once, as
-// they are stored. A task decodes a run of four rows of W in its core's cache
-// and multiplies it with the same run of all rows of a. Sums are f32.
+// they are stored. A task multiplies runs of a few rows of W with the same runs
+// of all rows of a, so that the latter stay in its core's cache. It decodes
+// values of W to registers (StoredWeight::addDots), or to its cache (RowDots).
+// Sums are f32.
 
 #include <algorithm>
 
@@ -21,6 +23,10 @@ namespace {
 
 enum Operand { kA, kW, kC, kWorkspace };
 
+/// Rows of W whose values are decoded to registers in turns, and the elements
+/// of all rows of a that fit into a core's first cache beside their sums.
+constexpr int64_t kDotTile = 8, kDotElements = 4096;
+
 class Streamed final : public LibraryKernel {
 public:
   Streamed(const KernelRequest &request, StoredWeight weight)
@@ -29,18 +35,27 @@ public:
         lda(request.constant("lda")), ldc(request.constant("ldc")),
         alpha(static_cast<float>(request.constantAsDouble("alpha"))),
         beta(static_cast<float>(request.constantAsDouble("beta"))),
-        addDots(plan.m == 1 ? weight.findDots(plan.weightType) : nullptr) {}
+        hasDots(weight.hasDots(plan.m, plan.k)),
+        runLength(hasDots ? kDotElements / plan.m / kLanes * kLanes
+                          : RowDots::kRun) {}
   Status run(const LibraryKernelArgs &args) override;
 
 private:
+  static constexpr int64_t kLanes = StreamedPlan::kLanes;
+  static_assert(kLanes == DecodeRun::kDotLanes);
+  /// Products alpha a . W^T of a task's rows of W.
+  using Lines = float[StreamedPlan::kMostRows][StreamedPlan::kMostOutputs];
+
   void widenRows(const LibraryKernelArgs &args) const;
   void runTask(const LibraryKernelArgs &args, int64_t first,
                int64_t outputs) const;
-  void addRuns(const LibraryKernelArgs &args, int64_t first, int64_t outputs,
-               RowDots &dots) const;
+  void dotTile(const LibraryKernelArgs &args, int64_t first, int64_t outputs,
+               int64_t done, Lines &lines) const;
+  void decodedTile(const LibraryKernelArgs &args, int64_t first,
+                   int64_t outputs, int64_t done, Lines &lines) const;
   /// Returns the elements of the run that begins at `from`, with padding.
   int64_t widthOf(int64_t from) const {
-    return std::min(RowDots::kRun, plan.depth - from);
+    return std::min(runLength, plan.depth - from);
   }
 
   StreamedPlan plan;
@@ -48,7 +63,8 @@ private:
   qlora_dtype aType, cType;
   int64_t lda, ldc;
   float alpha, beta;
-  StoredWeight::AddDots addDots; ///< for a single row of a, or null
+  bool hasDots; ///< values of W are decoded to registers
+  int64_t runLength;
 };
 
 } // namespace
@@ -57,7 +73,7 @@ private:
 /// the last run with zeros.
 void Streamed::widenRows(const LibraryKernelArgs &args) const {
   auto *to = plan.rows.in<float>(args.buffers[kWorkspace]);
-  for (int64_t from = 0; from < plan.depth; from += RowDots::kRun) {
+  for (int64_t from = 0; from < plan.depth; from += runLength) {
     const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
     for (int64_t row = 0; row < plan.m; ++row, to += width) {
       widen(aType, elementAt(args.buffers[kA], aType, row * lda + from), to,
@@ -65,44 +81,65 @@ void Streamed::widenRows(const LibraryKernelArgs &args) const {
       for (int64_t i = 0; plan.rowType != aType && i < count; ++i)
         to[i] = qlora_round_bf16(to[i]);
       std::fill(to + count, to + width, 0.0f);
+      if (hasDots && weight.dotsSplitPairs())
+        splitPairs(to, width);
     }
   }
 }
 
-/// Adds all products for `outputs` rows of W from `first` on.
-void Streamed::addRuns(const LibraryKernelArgs &args, int64_t first,
-                       int64_t outputs, RowDots &dots) const {
+/// Computes the products of `outputs` rows of W, from `first` + `done` on, with
+/// values in registers.
+void Streamed::dotTile(const LibraryKernelArgs &args, int64_t first,
+                       int64_t outputs, int64_t done, Lines &lines) const {
+  alignas(64) float sums[kDotTile * StreamedPlan::kMostRows * kLanes];
+  std::fill_n(sums, outputs * plan.m * kLanes, 0.0f);
+  const auto *x = plan.rows.in<const float>(args.buffers[kWorkspace]);
+  for (int64_t from = 0; from < plan.k; from += runLength) {
+    const int64_t width = widthOf(from);
+    for (int64_t output = 0; output < outputs; ++output)
+      weight.addDots(args.buffers[kW],
+                     (first + done + output) * weight.columns + from, width,
+                     plan.weightType,
+                     {x, width, plan.m, sums + output * plan.m * kLanes});
+    x += width * plan.m;
+  }
+  for (int64_t output = 0; output < outputs; ++output)
+    for (int64_t row = 0; row < plan.m; ++row)
+      lines[row][done + output] =
+          alpha *
+          RowDots::sumOfLanes(sums + (output * plan.m + row) * kLanes);
+}
+
+/// Computes these products with values that are decoded to a buffer.
+void Streamed::decodedTile(const LibraryKernelArgs &args, int64_t first,
+                           int64_t outputs, int64_t done, Lines &lines) const {
+  RowDots dots(plan.m);
   dots.clear();
   const auto *x = plan.rows.in<const float>(args.buffers[kWorkspace]);
-  for (int64_t output = 0; addDots && output < outputs; ++output)
-    addDots(weight.runOf(args.buffers[kW],
-                         (first + output) * weight.columns, plan.k),
-            x, dots.lanes(0, output));
-  for (int64_t from = 0; !addDots && from < plan.depth; from += RowDots::kRun) {
+  for (int64_t from = 0; from < plan.depth; from += runLength) {
     const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
     for (int64_t output = 0; output < outputs; ++output) {
       float *const to = dots.weights(output);
       weight.decodeWide(args.buffers[kW],
-                        (first + output) * weight.columns + from, count,
+                        (first + done + output) * weight.columns + from, count,
                         plan.weightType, to);
       std::fill(to + count, to + width, 0.0f);
     }
     dots.add(x, width, width);
     x += width * plan.m;
   }
+  for (int64_t row = 0; row < plan.m; ++row)
+    for (int64_t output = 0; output < outputs; ++output)
+      lines[row][done + output] = alpha * dots.sum(row, output);
 }
 
 void Streamed::runTask(const LibraryKernelArgs &args, int64_t first,
                        int64_t outputs) const {
-  RowDots dots(plan.m);
-  float lines[StreamedPlan::kMostRows][StreamedPlan::kMostOutputs];
-  for (int64_t done = 0; done < outputs; done += RowDots::kTile) {
-    const int64_t tile = std::min(RowDots::kTile, outputs - done);
-    addRuns(args, first + done, tile, dots);
-    for (int64_t row = 0; row < plan.m; ++row)
-      for (int64_t output = 0; output < tile; ++output)
-        lines[row][done + output] = alpha * dots.sum(row, output);
-  }
+  Lines lines;
+  const int64_t tile = hasDots ? kDotTile : RowDots::kTile;
+  for (int64_t done = 0; done < outputs; done += tile)
+    (this->*(hasDots ? &Streamed::dotTile : &Streamed::decodedTile))(
+        args, first, std::min(tile, outputs - done), done, lines);
   for (int64_t row = 0; row < plan.m; ++row)
     narrowSum(lines[row], beta, cType,
               elementAt(args.buffers[kC], cType, row * ldc + first), outputs);
@@ -121,7 +158,7 @@ PreparedKernel matmul::streamed::prepare(const KernelRequest &request,
                                          uint64_t) {
   return std::unique_ptr<LibraryKernel>(std::make_unique<Streamed>(
       request,
-      StoredWeight{request.type("b"), request.constant("ldb"), {}}));
+      StoredWeight::dense(request.type("b"), request.constant("ldb"))));
 }
 
 PreparedKernel panel_matmul::streamed::prepare(const KernelRequest &request,

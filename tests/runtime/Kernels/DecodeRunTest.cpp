@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 
 // Compares every decoder of 4-bit codes that this CPU supports with
-// StoredTensor::element, bit for bit, and its dot products with RowDots.
+// StoredTensor::element, bit for bit, and its dot products with fused
+// multiply-adds.
 
 #include "runtime/Kernels/Cpu/Decode.h"
-#include "runtime/Kernels/Cpu/RowDots.h"
 #include "runtime/Kernels/Rows.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <random>
@@ -116,31 +118,53 @@ TEST(DecodeRun, HasTheBitsOfAnElement) {
   }
 }
 
-/// RowDots is compiled for this CPU, so only its own decoder has equal bits.
-TEST(DecodeRun, DotProductsHaveTheBitsOfRowDots) {
-  constexpr int64_t kColumns = 96;
-  std::vector<float> x(kColumns);
+/// Returns the lanes of RowDots for a row of the tensor, and a row of x.
+std::vector<float> lanesOf(const StoredWeight &weight, const uint8_t *bytes,
+                           int64_t row, qlora_dtype type, const float *x) {
+  std::vector<float> values(static_cast<size_t>(weight.columns));
+  weight.decodeWide(bytes, row * weight.columns, weight.columns, type,
+                    values.data());
+  std::vector<float> lanes(DecodeRun::kDotLanes);
+  for (size_t i = 0; i < values.size(); ++i)
+    lanes[i % lanes.size()] =
+        std::fma(x[i], values[i], lanes[i % lanes.size()]);
+  return lanes;
+}
+
+TEST(DecodeRun, LanesHaveFusedProductsInOrder) {
+  constexpr int64_t kColumns = 96, kRows = 7, kLanes = DecodeRun::kDotLanes;
+  std::vector<float> x(kColumns * kRows);
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = float(i % 7) - 2.9f;
   for (const StoredLayout &layout : kLayouts)
-    for (qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16}) {
-      const Tensor tensor(layout);
-      const StoredWeight weight = tensor.weight(DecodeRun::find());
-      const StoredWeight::AddDots addDots = weight.findDots(type);
-      const bool isWhole = layout.block % DecodeRun::kDotLanes == 0;
-      ASSERT_EQ(addDots != nullptr, isWhole && DecodeRun::find());
-      for (int64_t row = 0; addDots && row < 20; ++row) {
-        RowDots dots(1), fused(1);
-        dots.clear();
-        fused.clear();
-        weight.decodeWide(tensor.bytes.data(), row * kColumns, kColumns, type,
-                          dots.weights(0));
-        dots.add(x.data(), kColumns, kColumns);
-        addDots(weight.runOf(tensor.bytes.data(), row * kColumns, kColumns),
-                x.data(), fused.lanes(0, 0));
-        EXPECT_TRUE(isSame(dots.sum(0, 0), fused.sum(0, 0)));
+    for (qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
+      for (const DecodeRun *decoder : decoders()) {
+        const Tensor tensor(layout);
+        const StoredWeight weight = tensor.weight(decoder);
+        const bool isWhole = layout.block % kLanes == 0;
+        const int64_t rows =
+            decoder ? std::min(kRows, decoder->mostDotRows) : 1;
+        const bool hasDots = weight.hasDots(rows, kColumns);
+        ASSERT_EQ(hasDots, isWhole && decoder);
+        std::vector<float> ordered = x;
+        if (hasDots && weight.dotsSplitPairs())
+          splitPairs(ordered.data(), kColumns * kRows);
+        for (int64_t row = 0; hasDots && row < 20; ++row) {
+          std::vector<float> sums(kRows * kLanes);
+          const uint8_t *const bytes = tensor.bytes.data();
+          weight.addDots(bytes, row * kColumns, kColumns, type,
+                         {ordered.data(), kColumns, rows, sums.data()});
+          for (int64_t i = 0; i < rows; ++i) {
+            std::vector<float> lanes = lanesOf(weight, bytes, row, type,
+                                               x.data() + i * kColumns);
+            if (weight.dotsSplitPairs())
+              splitPairs(lanes.data(), kLanes);
+            for (int64_t lane = 0; lane < kLanes; ++lane)
+              EXPECT_TRUE(isSame(sums[size_t(i * kLanes + lane)],
+                                 lanes[size_t(lane)]));
+          }
+        }
       }
-    }
 }
 
 } // namespace

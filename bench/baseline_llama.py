@@ -36,6 +36,9 @@ IN_LAYER = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
 OTHERS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
           "lm_head": "output"}
 
+# llama.cpp keeps a pointer to the function, so it must stay referenced.
+SILENT = llama_cpp.llama_log_callback(lambda level, text, _: None)
+
 
 def say(**values):
     print(json.dumps(values), flush=True)
@@ -177,8 +180,7 @@ def main():
     options = parser.parse_args()
     paths = [os.path.join(options.model, name)
              for name in ("model-f16.gguf", "model-q4_0.gguf")]
-    llama_cpp.llama_log_set(llama_cpp.llama_log_callback(
-        lambda level, text, _: None), None)
+    llama_cpp.llama_log_set(SILENT, None)
     if not os.path.exists(paths[0]):
         write_gguf(options.model, paths[0])
     if not os.path.exists(paths[1]):

@@ -5,19 +5,17 @@
 #include "runtime/Base/Manifest.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <vector>
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/JsonText.h"
+#include "runtime/Base/Sha256.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -28,27 +26,6 @@ using nlohmann::ordered_json;
 static constexpr int kFormat = 1;
 
 namespace {
-
-class Sha256 {
-public:
-  Sha256() { EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr); }
-  void add(const void *data, size_t bytes) {
-    EVP_DigestUpdate(context.get(), data, bytes);
-  }
-  std::string finish() {
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-    unsigned int bytes = 0;
-    EVP_DigestFinal_ex(context.get(), digest.data(), &bytes);
-    std::string hex;
-    for (unsigned int i = 0; i < bytes; ++i)
-      hex += fmt::format("{:02x}", digest[i]);
-    return hex;
-  }
-
-private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context{
-      EVP_MD_CTX_new(), EVP_MD_CTX_free};
-};
 
 struct FileMetadata {
   uint64_t bytes = 0;

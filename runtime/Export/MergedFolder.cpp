@@ -40,15 +40,34 @@ static uint64_t bytesOf(const MergedTensor &tensor, WeightType type) {
          safetensorsDtypeBits(typeOf(tensor, type)) / 8;
 }
 
-std::vector<Shard> planShards(const MergedModel &model, WeightType type,
-                              uint64_t mostBytes) {
+/// Returns the tensors that files have for one tensor of the model.
+static std::vector<ShardTensor> filesTensors(const MergedModel &model,
+                                             const MergedTensor &tensor,
+                                             const MergedFolderRequest &how) {
+  if (!how.quantization || !how.quantization->isQuantized(tensor))
+    return {{&tensor, tensor.name, typeOf(tensor, how.type), tensor.shape,
+             bytesOf(tensor, how.type)}};
+  const QuantizedWeight weight(*how.quantization, tensor,
+                               how.type.value_or(model.dtype()));
+  std::vector<ShardTensor> all;
+  for (const StoredPart &part : weight.parts())
+    all.push_back({&tensor, part.name, *part.dtype, part.shape,
+                   QuantizedWeight::bytesOf(part), all.size()});
+  return all;
+}
+
+std::vector<Shard> planShards(const MergedModel &model,
+                              const MergedFolderRequest &request) {
   std::vector<Shard> shards(1);
   for (const MergedTensor &tensor : model.tensors()) {
-    const uint64_t bytes = bytesOf(tensor, type);
+    const std::vector<ShardTensor> all = filesTensors(model, tensor, request);
+    uint64_t bytes = 0;
+    for (const ShardTensor &each : all)
+      bytes += each.bytes;
     if (!shards.back().tensors.empty() &&
-        shards.back().bytes + bytes > mostBytes)
+        shards.back().bytes + bytes > request.mostShardBytes)
       shards.emplace_back();
-    shards.back().tensors.push_back(&tensor);
+    std::ranges::copy(all, std::back_inserter(shards.back().tensors));
     shards.back().bytes += bytes;
   }
   for (size_t i = 0; i < shards.size(); ++i)
@@ -60,8 +79,10 @@ std::vector<Shard> planShards(const MergedModel &model, WeightType type,
   return shards;
 }
 
-uint64_t mergedPeakBytes(const MergedModel &model) {
-  return model.peakBytes() + kWriterBytes;
+uint64_t mergedPeakBytes(const MergedModel &model,
+                         const WeightQuantization *quantization) {
+  return model.peakBytes() + kWriterBytes +
+         (quantization ? quantizedPeakBytes(model, *quantization) : 0);
 }
 
 //===----------------------------------------------------------------------===//
@@ -90,32 +111,39 @@ namespace {
 /// Gives the bytes of a shard's tensors, one tensor after the other.
 class ShardReader {
 public:
-  ShardReader(const MergedModel &model, const Shard &shard, WeightType type,
-              const ProgressListener &progress, uint64_t done, uint64_t total)
-      : model(model), shard(shard), type(type), progress(progress), done(done),
+  ShardReader(const MergedModel &model, const Shard &shard,
+              const MergedFolderRequest &request, uint64_t done,
+              uint64_t total)
+      : model(model), shard(shard), request(request), done(done),
         total(total) {}
 
   Status read(std::span<uint8_t> out);
 
 private:
   Status readWeight(std::span<uint8_t> out);
+  Status readPart(std::span<uint8_t> out);
   Status checkRange(std::span<const float> values) const;
-  const MergedTensor &tensor() const { return *shard.tensors[number]; }
+  const ShardTensor &now() const { return shard.tensors[number]; }
+  const MergedTensor &tensor() const { return *now().of; }
 
   const MergedModel &model;
   const Shard &shard;
-  const WeightType type;
-  const ProgressListener &progress;
-  uint64_t done; ///< bytes of all shards in 16 bits, for the progress
+  const MergedFolderRequest &request;
+  uint64_t done; ///< progressBytes() of all shards
   const uint64_t total;
   size_t number = 0; ///< of the tensor that is read
-  uint64_t at = 0;   ///< its next element, or byte if it is not a weight
+  /// Its next byte, or element of a weight that is not quantized.
+  uint64_t at = 0;
   std::optional<TensorValues> values;
+  /// Stays until another weight is read: most parts of a weight follow each
+  /// other in a file.
+  std::optional<QuantizedWeight> quantized;
+  const MergedTensor *quantizedOf = nullptr;
 };
 } // namespace
 
 Status ShardReader::checkRange(std::span<const float> read) const {
-  const SafetensorsDtype dtype = typeOf(tensor(), type);
+  const SafetensorsDtype dtype = now().dtype;
   const float limit = limitOf(dtype);
   for (const float value : read)
     if (!(std::fabs(value) < limit))
@@ -139,22 +167,38 @@ Status ShardReader::readWeight(std::span<uint8_t> out) {
   return Status::ok();
 }
 
+/// Reads bytes of a part of a quantized weight.
+Status ShardReader::readPart(std::span<uint8_t> out) {
+  if (quantizedOf != &tensor()) {
+    quantized.reset(); // first, so that two never exist
+    quantized.emplace(*request.quantization, tensor(),
+                      request.type.value_or(model.dtype()));
+    QLORA_RETURN_IF_ERROR(quantized->quantize(model));
+    quantizedOf = &tensor();
+  }
+  quantized->copy(*now().part, at, out);
+  at += out.size();
+  return Status::ok();
+}
+
 Status ShardReader::read(std::span<uint8_t> out) {
-  while (tensor().elementCount() == 0) // has no bytes, so nothing reads it
+  while (now().bytes == 0) // nothing reads it
     ++number;
-  const bool isWeight = tensor().isWeight();
+  const bool isWeight = !now().part && tensor().isWeight();
   if (isWeight) {
     QLORA_RETURN_IF_ERROR(readWeight(out));
+  } else if (now().part) {
+    QLORA_RETURN_IF_ERROR(readPart(out));
   } else {
     QLORA_RETURN_IF_ERROR(model.readBytes(tensor(), at, out));
     at += out.size();
   }
   done += isWeight ? out.size() / 2 : out.size();
-  if (progress)
-    progress(std::min(done, total), total);
+  if (request.progress)
+    request.progress(std::min(done, total), total);
   const uint64_t end = isWeight
                            ? static_cast<uint64_t>(tensor().elementCount())
-                           : bytesOf(tensor(), type);
+                           : now().bytes;
   if (at == end) {
     values.reset();
     at = 0;
@@ -164,60 +208,63 @@ Status ShardReader::read(std::span<uint8_t> out) {
 }
 
 /// Returns the tensors as items without data, which ShardReader gives.
-static std::vector<SafetensorsItem> itemsOf(const Shard &shard,
-                                            WeightType type) {
+static std::vector<SafetensorsItem> itemsOf(const Shard &shard) {
   std::vector<SafetensorsItem> items;
-  for (const MergedTensor *tensor : shard.tensors) {
+  for (const ShardTensor &tensor : shard.tensors) {
     SafetensorsItem item;
-    item.name = tensor->name;
-    item.dtype = typeOf(*tensor, type);
-    item.shape = tensor->shape;
+    item.name = tensor.name;
+    item.dtype = tensor.dtype;
+    item.shape = tensor.shape;
     item.round = roundingTo(item.dtype);
     // Only the size counts.
     const uint64_t bytes = item.round ? 4 * static_cast<uint64_t>(
-                                                tensor->elementCount())
-                                      : bytesOf(*tensor, type);
-    item.bytes = {reinterpret_cast<const uint8_t *>(tensor), bytes};
+                                                tensor.of->elementCount())
+                                      : tensor.bytes;
+    item.bytes = {reinterpret_cast<const uint8_t *>(tensor.of), bytes};
     items.push_back(std::move(item));
   }
   return items;
 }
 
 /// Orders the tensors as they are in the file.
-static void sortShard(Shard &shard, WeightType type) {
-  std::vector<SafetensorsItem> items = itemsOf(shard, type);
+static void sortShard(Shard &shard) {
+  std::vector<SafetensorsItem> items = itemsOf(shard);
   sortAsInFile(items);
-  std::map<std::string_view, size_t> places;
+  std::map<std::string, size_t> places;
   for (const SafetensorsItem &item : items)
     places.emplace(item.name, places.size());
-  std::ranges::sort(shard.tensors, {}, [&](const MergedTensor *tensor) {
-    return places.at(tensor->name);
+  std::ranges::sort(shard.tensors, {}, [&](const ShardTensor &tensor) {
+    return places.at(tensor.name);
   });
+}
+
+/// Returns the bytes of a tensor for the progress: those of 16 bits, unless the
+/// tensor is not a weight or is quantized.
+static uint64_t progressBytes(const ShardTensor &tensor) {
+  return tensor.part || !tensor.of->isWeight()
+             ? tensor.bytes
+             : 2 * static_cast<uint64_t>(tensor.of->elementCount());
 }
 
 static Status writeShards(const MergedModel &model, const std::string &folder,
                           const MergedFolderRequest &request,
                           std::vector<Shard> &shards) {
   uint64_t total = 0, done = 0;
-  for (const MergedTensor &tensor : model.tensors())
-    total += bytesOf(tensor, tensor.isWeight()
-                                 ? WeightType(SafetensorsDtype::kBF16)
-                                 : WeightType());
+  for (const Shard &shard : shards)
+    for (const ShardTensor &tensor : shard.tensors)
+      total += progressBytes(tensor);
   for (Shard &shard : shards) {
-    sortShard(shard, request.type);
+    sortShard(shard);
     QLORA_ASSIGN_OR_RETURN(AtomicFile file,
                            AtomicFile::create(folder + "/" + shard.name));
     QLORA_RETURN_IF_ERROR(
         file.reserve(shard.bytes, AtomicFile::Reserve::kWhereItCan));
-    ShardReader reader(model, shard, request.type, request.progress, done,
-                       total);
+    ShardReader reader(model, shard, request, done, total);
     QLORA_RETURN_IF_ERROR(writeSafetensors(
-        std::move(file), itemsOf(shard, request.type), {{"format", "pt"}},
+        std::move(file), itemsOf(shard), {{"format", "pt"}},
         [&](std::span<uint8_t> out) { return reader.read(out); }));
-    for (const MergedTensor *tensor : shard.tensors)
-      done += bytesOf(*tensor, tensor->isWeight()
-                                   ? WeightType(SafetensorsDtype::kBF16)
-                                   : WeightType());
+    for (const ShardTensor &tensor : shard.tensors)
+      done += progressBytes(tensor);
   }
   return Status::ok();
 }
@@ -227,9 +274,10 @@ static std::string indexText(const std::vector<Shard> &shards) {
   std::map<std::string, std::string> files;
   for (const Shard &shard : shards) {
     bytes += shard.bytes;
-    for (const MergedTensor *tensor : shard.tensors) {
-      parameters += static_cast<uint64_t>(tensor->elementCount());
-      files.emplace(tensor->name, shard.name);
+    for (const ShardTensor &tensor : shard.tensors) {
+      if (tensor.part.value_or(0) == 0)
+        parameters += static_cast<uint64_t>(tensor.of->elementCount());
+      files.emplace(tensor.name, shard.name);
     }
   }
   const ordered_json index = {
@@ -243,8 +291,9 @@ static std::string indexText(const std::vector<Shard> &shards) {
 //===----------------------------------------------------------------------===//
 
 /// Returns config.json of the merged model.
-static ordered_json mergedConfig(const MergedModel &model, WeightType type) {
-  const SafetensorsDtype dtype = type.value_or(model.dtype());
+static ordered_json mergedConfig(const MergedModel &model,
+                                 const MergedFolderRequest &request) {
+  const SafetensorsDtype dtype = request.type.value_or(model.dtype());
   const char *const name = dtype == SafetensorsDtype::kF16    ? "float16"
                            : dtype == SafetensorsDtype::kBF16 ? "bfloat16"
                                                               : "float32";
@@ -265,6 +314,8 @@ static ordered_json mergedConfig(const MergedModel &model, WeightType type) {
     config["torch_dtype"] = name;
   if (model.isUntied())
     config["tie_word_embeddings"] = false;
+  if (request.quantization)
+    config["quantization_config"] = request.quantization->config;
   return config;
 }
 
@@ -299,8 +350,7 @@ static Status copyTokenizer(const std::string &base,
 
 Status writeMergedFolder(const MergedModel &model, const std::string &folder,
                          const MergedFolderRequest &request) {
-  std::vector<Shard> shards =
-      planShards(model, request.type, request.mostShardBytes);
+  std::vector<Shard> shards = planShards(model, request);
   uint64_t bytes = 0;
   for (const Shard &shard : shards)
     bytes += shard.bytes;
@@ -311,7 +361,7 @@ Status writeMergedFolder(const MergedModel &model, const std::string &folder,
         folder + "/model.safetensors.index.json", indexText(shards)));
   QLORA_RETURN_IF_ERROR(
       replaceWholeFile(folder + "/config.json",
-                       dumpJson(mergedConfig(model, request.type), 2) + "\n"));
+                       dumpJson(mergedConfig(model, request), 2) + "\n"));
   const std::string &base = model.base().folder();
   for (const char *name : kBaseFiles)
     QLORA_RETURN_IF_ERROR(copyFile(fs::path(base) / name, folder));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Writes a merged model as a Hugging Face folder: safetensors in shards, their
-// index, config.json without quantization_config, and the files of the
-// tokenizer and of generation. Weights stream: a window of a tensor at a time.
+// index, config.json, and the files of the tokenizer and of generation. Weights
+// stream: a window of a tensor at a time, or one quantized weight.
 
 #ifndef QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H
 #define QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H
@@ -15,26 +15,29 @@
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Export/MergedModel.h"
+#include "runtime/Export/QuantizedWeights.h"
 
 namespace qlora {
 
 /// Type of the weights. Not set: MergedTensor::dtype of each.
 using WeightType = std::optional<SafetensorsDtype>;
 
+/// A tensor of a file: a merged tensor, or a part of a quantized one.
+struct ShardTensor {
+  const MergedTensor *of;
+  std::string name;
+  SafetensorsDtype dtype;
+  std::vector<int64_t> shape;
+  uint64_t bytes;
+  std::optional<size_t> part = {}; ///< index in QuantizedWeight::parts()
+};
+
 /// A file of weights, and its tensors in the order of the file.
 struct Shard {
   std::string name;
-  std::vector<const MergedTensor *> tensors;
+  std::vector<ShardTensor> tensors;
   uint64_t bytes = 0; ///< of the tensors
 };
-
-/// Distributes the tensors over files of at most `mostBytes`, in the order of
-/// their names. A larger tensor gets a file of its own.
-std::vector<Shard> planShards(const MergedModel &model, WeightType type,
-                              uint64_t mostBytes);
-
-/// Returns an upper bound of the memory for writing, without the process.
-uint64_t mergedPeakBytes(const MergedModel &model);
 
 struct MergedFolderRequest {
   WeightType type;
@@ -43,7 +46,19 @@ struct MergedFolderRequest {
   /// adapter's. Else the base's are.
   std::string tokenizer;
   ProgressListener progress; ///< receives bytes; may be empty
+  /// Weights that are written quantized; null: none.
+  const WeightQuantization *quantization = nullptr;
 };
+
+/// Distributes the tensors over files of at most mostShardBytes, in the order
+/// of their names. A larger tensor, or a quantized weight, gets a file of its
+/// own.
+std::vector<Shard> planShards(const MergedModel &model,
+                              const MergedFolderRequest &request);
+
+/// Returns an upper bound of the memory for writing, without the process.
+uint64_t mergedPeakBytes(const MergedModel &model,
+                         const WeightQuantization *quantization = nullptr);
 
 /// Writes the folder, which exists and is empty. Returns kResourceExhausted if
 /// the disk is too small, and kInvalidArgument, with the tensor's name, for a

@@ -26,6 +26,12 @@ static int64_t productOf(std::span<const int64_t> shape) {
 
 // bitsandbytes NF4 and FP4 ----------------------------------------------------
 
+/// Returns the name of the tensor with the format's metadata.
+static std::string stateName(const std::string &weight,
+                             const StoredFormat &format) {
+  return fmt::format("{}.quant_state.bitsandbytes__{}", weight, format.name);
+}
+
 static Status readShape(const json &state, StoredDescription &weight) {
   const auto shape = state.find("shape");
   if (shape == state.end() || !shape->is_array())
@@ -86,11 +92,31 @@ static Status parseState(std::span<const uint8_t> text,
   return Status::ok();
 }
 
+std::vector<StoredPart> blockParts(const std::string &weight,
+                                   const StoredLayout &layout,
+                                   int64_t stateBytes) {
+  constexpr auto kF32 = SafetensorsDtype::kF32;
+  constexpr auto kU8 = SafetensorsDtype::kU8;
+  // No dtype for the codes: FSDP checkpoints may view them in another dtype.
+  std::vector<StoredPart> parts = {
+      {stateName(weight, layout.format()), kU8, {stateBytes}},
+      {weight, std::nullopt, {layout.packedBytes}, layout.packed},
+      {weight + ".absmax", layout.doubleQuant ? kU8 : kF32, {layout.blocks},
+       layout.scales},
+      {weight + ".quant_map", kF32, {16}, layout.codeBook}};
+  if (layout.doubleQuant)
+    parts.insert(parts.end(),
+                 {{weight + ".nested_absmax", kF32, {layout.nestedBlocks},
+                   layout.nestedAbsmax},
+                  {weight + ".nested_quant_map", kF32, {256},
+                   layout.nestedMap}});
+  return parts;
+}
+
 static Status describeBlocks(const ModelFiles &model, const std::string &weight,
                              const StoredFormat &format,
                              StoredDescription &result) {
-  const std::string name =
-      fmt::format("{}.quant_state.bitsandbytes__{}", weight, format.name);
+  const std::string name = stateName(weight, format);
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));
   constexpr uint64_t kMostBytes = 1 << 16;
   if (entry.tensor->byteCount() > kMostBytes)
@@ -102,20 +128,8 @@ static Status describeBlocks(const ModelFiles &model, const std::string &weight,
   if (Status status = parseState(text, format, result); !status.isOk())
     return status.withContext(
         fmt::format("'{}': tensor '{}'", entry.file->path(), name));
-  const StoredLayout &l = result.layout;
-  constexpr auto kF32 = SafetensorsDtype::kF32;
-  const auto scales = l.doubleQuant ? SafetensorsDtype::kU8 : kF32;
-  // No dtype for the codes: FSDP checkpoints may view them in another dtype.
-  result.parts = {
-      {name, SafetensorsDtype::kU8, {static_cast<int64_t>(text.size())}},
-      {weight, std::nullopt, {l.packedBytes}, l.packed},
-      {weight + ".absmax", scales, {l.blocks}, l.scales},
-      {weight + ".quant_map", kF32, {16}, l.codeBook}};
-  if (l.doubleQuant)
-    result.parts.insert(
-        result.parts.end(),
-        {{weight + ".nested_absmax", kF32, {l.nestedBlocks}, l.nestedAbsmax},
-         {weight + ".nested_quant_map", kF32, {256}, l.nestedMap}});
+  result.parts =
+      blockParts(weight, result.layout, static_cast<int64_t>(text.size()));
   return Status::ok();
 }
 
@@ -174,26 +188,34 @@ static Status needPowers(std::span<uint8_t> bytes, uint8_t *) {
                                       bad - bytes.begin());
 }
 
+std::vector<StoredPart> microscalingParts(const std::string &weight,
+                                          const std::vector<int64_t> &shape,
+                                          const StoredLayout &layout) {
+  constexpr auto kU8 = SafetensorsDtype::kU8;
+  std::vector<int64_t> scales = shape;
+  scales.back() /= layout.block;
+  std::vector<int64_t> blocks = scales;
+  blocks.push_back(layout.block / 2);
+  return {{weight + "_blocks", kU8, blocks, layout.packed, swapNibbles},
+          {weight + "_scales", kU8, scales, layout.scales, needPowers}};
+}
+
 static Status describeMicroscaling(const ModelFiles &model,
                                    const std::string &weight,
                                    const StoredFormat &format,
                                    StoredDescription &result) {
   const std::string blocks = weight + "_blocks";
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(blocks));
-  std::vector<int64_t> shape = entry.tensor->shape;
+  const std::vector<int64_t> &shape = entry.tensor->shape;
   if (shape.size() < 3 || shape.back() != 16 || productOf(shape) <= 0)
     return damaged("'{}': tensor '{}' has shape {}; expected [..., rows, "
                    "columns / 32, 16]",
                    entry.file->path(), blocks, formatShape(shape));
-  std::vector<int64_t> scales(shape.begin(), shape.end() - 1);
-  result.shape = scales;
+  result.shape.assign(shape.begin(), shape.end() - 1);
   result.shape.back() *= 32;
   result.layout = StoredLayout::of(format.dtype, productOf(result.shape), 32,
                                    /*doubleQuant=*/true);
-  constexpr auto kU8 = SafetensorsDtype::kU8;
-  result.parts = {{blocks, kU8, shape, result.layout.packed, swapNibbles},
-                  {weight + "_scales", kU8, scales, result.layout.scales,
-                   needPowers}};
+  result.parts = microscalingParts(weight, result.shape, result.layout);
   return Status::ok();
 }
 

@@ -39,6 +39,17 @@ struct StoredDescription {
   float correction = 0; ///< bitsandbytes' nested_offset, added to the scales
 };
 
+/// Returns the tensors of a weight in bitsandbytes' NF4 or FP4: first its
+/// metadata of `stateBytes` bytes, then its codes. The codes have no dtype.
+std::vector<StoredPart> blockParts(const std::string &weight,
+                                   const StoredLayout &layout,
+                                   int64_t stateBytes);
+/// Returns the tensors of a weight [.., rows, columns] in MXFP4. `arrange`
+/// converts between files and layout, in both directions.
+std::vector<StoredPart> microscalingParts(const std::string &weight,
+                                          const std::vector<int64_t> &shape,
+                                          const StoredLayout &layout);
+
 /// Returns whether the files hold a weight in a stored format. False if the
 /// weight is missing or not quantized.
 bool isStoredWeight(const ModelFiles &model, std::string_view name);

@@ -42,6 +42,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 # A merged weight is rounded once more than W x + s B A x.
 LOSS = 1e-4
+READER = sys.executable  # reads exports
 # The forward that --rl and rounded activations do not have.
 UNMERGED = {"llama-int8-activations": "the training rounds activations"}
 
@@ -49,7 +50,7 @@ UNMERGED = {"llama-int8-activations": "the training rounds activations"}
 def qlora(tools, words, work, **more):
     """Runs `qlora export`; returns the finished process."""
     environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(work, "cache"),
-                   "QLORA_READER_PYTHON": sys.executable}
+                   "QLORA_READER_PYTHON": READER}
     return subprocess.run([os.path.join(tools, "qlora"), "export", *words],
                           text=True, capture_output=True, env=environment,
                           **more)

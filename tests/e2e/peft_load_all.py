@@ -7,7 +7,8 @@ transformers and PEFT versions of the references: the long form.
     peft_load_all.py --tools build/bin [--environment DIR] [CASE ...]
 
 The environment is installed from PyPI's packages, in 5 to 10 minutes and 6 GB;
-later calls reuse it. Fails if it cannot be created.
+later calls reuse it. Fails if it cannot be created. export_quantized.py --live
+uses it too, with bitsandbytes and compressed-tensors.
 """
 
 import argparse
@@ -17,8 +18,10 @@ import sys
 import venv
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+ENVIRONMENT = os.path.join(HERE, "..", "..", "build", "peft-live")
 PACKAGES = ("torch==2.15.0", "transformers==5.24.0", "peft==0.21.2",
-            "accelerate==1.15.0", "safetensors==0.8.0", "numpy==2.4.6")
+            "accelerate==1.15.0", "safetensors==0.8.0", "numpy==2.4.6",
+            "bitsandbytes==0.50.2", "compressed-tensors==0.20.0")
 
 
 def has_packages(python):
@@ -45,8 +48,7 @@ def make_environment(folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
-    parser.add_argument("--environment", default=os.path.join(
-        HERE, "..", "..", "build", "peft-live"))
+    parser.add_argument("--environment", default=ENVIRONMENT)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     python = make_environment(os.path.abspath(options.environment))

@@ -10,6 +10,7 @@
 
 #include "runtime/Base/JsonText.h"
 #include "tools/qlora/ExportFormats.h"
+#include "tools/qlora/ExportQuantize.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -19,10 +20,17 @@ static const OptionRow kExportOptions[] = {
      "form to write. merged: the base with the adapter added to its weights, a "
      "Hugging Face folder; peft: the adapter alone", "", "merged peft"},
     {"output", OptionType::kPath, "", kRun, "Export",
-     "folder to write; empty: RUN_DIR, with the form at its end", "o"},
+     "folder to write; empty: RUN_DIR, with form and --quantize at its end",
+     "o"},
     {"outtype", OptionType::kChoice, "auto", kRun, "Export",
      "type of the weights. auto: the base's 16-bit type, else bf16", "",
      "auto bf16 f16 f32"},
+    {"quantize", OptionType::kChoice, "none", kRun, "Export",
+     "with --to merged: format to quantize the merged weights to. nf4: of "
+     "bitsandbytes; fp8: of compressed-tensors, a scale per row; mxfp4: the "
+     "experts of gpt-oss", "", "none nf4 fp8 mxfp4"},
+    {"bnb_4bit_use_double_quant", OptionType::kBool, "false", kRun, "Export",
+     "with --quantize nf4: quantize the scales of blocks too"},
     {"base", OptionType::kString, "", kRun, "Export",
      "model to add the adapter to, a folder or a name on the hub: the one that "
      "the adapter was trained on, in 16 bits; empty: the run's"},
@@ -65,7 +73,7 @@ const Tool &exportTool() {
                "output folder of qlora train, one of its checkpoints, or a "
                "PEFT adapter.\n",
       .input = "RUN_DIR",
-      .common = {"to", "output", "outtype", "base", "merge_into",
+      .common = {"to", "output", "outtype", "quantize", "base", "merge_into",
                  "validation_file", "verify", "overwrite", "dry_run"},
       .example = "  qlora export out/adapter --to merged -o out/model\n",
       .sections = {{kExportOptions, {kRun}, ""}},
@@ -91,6 +99,7 @@ Status exportRun(std::span<const std::string> words) {
                            type, format.name, types.front());
   QLORA_ASSIGN_OR_RETURN(const ExportJob job,
                          ExportJob::find(word, std::move(own)));
+  QLORA_RETURN_IF_ERROR(checkQuantize(job));
   QLORA_RETURN_IF_ERROR(
       StagedFolder::check(job.output, job.own.boolean("overwrite")));
   return format.run(job);

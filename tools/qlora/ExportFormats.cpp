@@ -15,6 +15,7 @@
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
+#include "tools/qlora/ExportQuantize.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -117,6 +118,11 @@ StatusOr<ReaderResult> readBack(const ExportJob &job, const LossMeter &meter,
                                     meter.rowsFile()};
   if (form == "peft")
     words.push_back("--base=" + job.base);
+  if (isQuantizing(job)) {
+    const std::string file = meter.scratchFile("digests.json");
+    QLORA_RETURN_IF_ERROR(writeDigests(folder, file));
+    words.push_back("--digests=" + file);
+  }
   QLORA_ASSIGN_OR_RETURN(const ProcessOutput output, runProgram(words));
   if (output.exitCode != 0)
     return Status::unavailable("'{}' ended with code {}: {}", python,

@@ -141,7 +141,9 @@ static std::string defaultOutput(const ExportJob &job) {
   fs::path folder = fs::path(job.run).lexically_normal();
   if (!folder.has_filename())
     folder = folder.parent_path();
-  return folder.string() + "-" + job.format;
+  const std::string quantize = job.own.text("quantize");
+  return folder.string() + "-" + job.format +
+         (quantize == "none" ? "" : "-" + quantize);
 }
 
 StatusOr<ExportJob> ExportJob::find(const std::string &word, Options given) {

@@ -4,7 +4,8 @@
 // into its weights. If the training quantized the base, there are two
 // candidates: the adapter added to the files' values, and to the values that
 // the training computed with. Both are written and measured, and the better one
-// is kept.
+// is kept. With --quantize, each is quantized, and the better one is chosen
+// then.
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Export/MergedFolder.h"
 #include "tools/qlora/ExportFormats.h"
+#include "tools/qlora/ExportQuantize.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -56,11 +58,25 @@ static StatusOr<std::vector<BaseChoice>> choicesOf(const ExportJob &job) {
   return choices;
 }
 
+using Quantization = std::optional<WeightQuantization>;
+
+static MergedFolderRequest requestFor(const ExportJob &job,
+                                      const Quantization &quantization) {
+  MergedFolderRequest request;
+  request.type = job.weightType();
+  request.mostShardBytes =
+      static_cast<uint64_t>(job.own.integer("max_shard_size"));
+  request.tokenizer = job.run;
+  request.quantization = quantization ? &*quantization : nullptr;
+  return request;
+}
+
 /// Prints what will be written, and the memory that it takes.
 static void printPlan(const ExportJob &job, const MergedModel &model,
-                      const std::vector<BaseChoice> &choices) {
-  const auto size = static_cast<uint64_t>(job.own.integer("max_shard_size"));
-  const std::vector<Shard> shards = planShards(model, job.weightType(), size);
+                      const std::vector<BaseChoice> &choices,
+                      const Quantization &quantization) {
+  const MergedFolderRequest request = requestFor(job, quantization);
+  const std::vector<Shard> shards = planShards(model, request);
   uint64_t bytes = 0;
   for (const Shard &shard : shards)
     bytes += shard.bytes;
@@ -72,35 +88,42 @@ static void printPlan(const ExportJob &job, const MergedModel &model,
   fmt::print("base     {}, {}\n"
              "adapter  {}: changes {} of {} tensors\n"
              "merge    into {}{}\n"
-             "write    {} in {} to {}\n"
+             "{}write    {} in {} to {}\n"
              "memory   {} for weights (largest tensor: {})\n",
              job.baseName, typeName(job, model), shownPath(job.run), adapted,
              model.tensors().size(), into,
              choices.size() > 1 ? "; the better one is kept" : "",
+             quantization
+                 ? fmt::format("quantize {} to {}\n",
+                               formatCounted(std::ssize(quantization->weights),
+                                             "weight"),
+                               quantization->format->title)
+                 : std::string(),
              formatBytes(bytes),
              formatCounted(static_cast<int64_t>(shards.size()), "file"),
-             shownPath(job.output), formatBytes(mergedPeakBytes(model)),
+             shownPath(job.output),
+             formatBytes(mergedPeakBytes(model, request.quantization)),
              formatBytes(model.largestBytes()));
   std::fflush(stdout); // before the notes of other tools
 }
 
-static StatusOr<MergedCandidate> writeCandidate(const ExportJob &job,
-                                                const MergedModel &model,
-                                                BaseChoice choice) {
+static StatusOr<MergedCandidate>
+writeCandidate(const ExportJob &job, const MergedModel &model,
+               BaseChoice choice, const Quantization &quantization) {
   QLORA_ASSIGN_OR_RETURN(
       StagedFolder folder,
       StagedFolder::create(job.output, job.own.boolean("overwrite")));
-  MergedFolderRequest request;
-  request.type = job.weightType();
-  request.mostShardBytes =
-      static_cast<uint64_t>(job.own.integer("max_shard_size"));
-  request.tokenizer = job.run;
-  QLORA_RETURN_IF_ERROR(writeMergedFolder(model, folder.path(), request));
-  const std::string type = typeName(job, model);
+  QLORA_RETURN_IF_ERROR(writeMergedFolder(model, folder.path(),
+                                          requestFor(job, quantization)));
+  const std::string type = quantization
+                               ? std::string(quantization->format->title)
+                               : typeName(job, model);
   Artefact artefact;
   artefact.name = fmt::format("adapter added to {}, {}", titleOf(choice), type);
   artefact.cause =
-      choice == BaseChoice::kFiles && job.trainsQuantized()
+      quantization
+          ? fmt::format("quantization of the merged weights to {}", type)
+      : choice == BaseChoice::kFiles && job.trainsQuantized()
           ? "the training computed with the dequantized base"
           : fmt::format("rounding of the merged weights to {}", type);
   return MergedCandidate{choice, std::move(folder), std::move(artefact)};
@@ -141,6 +164,20 @@ openProgram(const ExportJob &job, const std::vector<BaseChoice> &choices,
   return std::optional(std::move(program));
 }
 
+/// Writes a candidate, and measures its loss unless there is no meter.
+static StatusOr<MergedCandidate>
+measureCandidate(const ExportJob &job, const MergedModel &model,
+                 BaseChoice choice, const Quantization &quantization,
+                 std::optional<LossMeter> &meter) {
+  QLORA_ASSIGN_OR_RETURN(MergedCandidate candidate,
+                         writeCandidate(job, model, choice, quantization));
+  if (meter) {
+    QLORA_ASSIGN_OR_RETURN(candidate.artefact.loss,
+                           meter->ofModel(candidate.folder.path()));
+  }
+  return candidate;
+}
+
 StatusOr<MergedCandidate> writeBestMerged(const ExportJob &job,
                                           std::optional<LossMeter> &meter,
                                           ExportReport &report,
@@ -150,15 +187,20 @@ StatusOr<MergedCandidate> writeBestMerged(const ExportJob &job,
   QLORA_ASSIGN_OR_RETURN(const std::optional<LoadedModule> program,
                          openProgram(job, choices, meter));
   std::vector<MergedCandidate> all;
+  std::vector<Artefact> unquantized;
   for (const BaseChoice choice : choices) {
     QLORA_ASSIGN_OR_RETURN(const MergedModel model,
                            job.open(choice, program ? &*program : nullptr));
-    QLORA_ASSIGN_OR_RETURN(MergedCandidate candidate,
-                           writeCandidate(job, model, choice));
-    if (meter) {
-      QLORA_ASSIGN_OR_RETURN(candidate.artefact.loss,
-                             meter->ofModel(candidate.folder.path()));
+    QLORA_ASSIGN_OR_RETURN(const Quantization quantization,
+                           quantizationOf(job, model));
+    if (quantization && meter) {
+      QLORA_ASSIGN_OR_RETURN(const MergedCandidate measured,
+                             measureCandidate(job, model, choice, {}, meter));
+      unquantized.push_back(measured.artefact);
     }
+    QLORA_ASSIGN_OR_RETURN(
+        MergedCandidate candidate,
+        measureCandidate(job, model, choice, quantization, meter));
     all.push_back(std::move(candidate));
   }
   if (all.size() > 1 && *all[1].artefact.loss < *all[0].artefact.loss)
@@ -166,21 +208,31 @@ StatusOr<MergedCandidate> writeBestMerged(const ExportJob &job,
   all.front().artefact.isWritten = true;
   for (const MergedCandidate &candidate : all)
     report.artefacts.push_back(candidate.artefact);
+  std::ranges::copy(unquantized, std::back_inserter(report.artefacts));
   sentence = sentenceOf(job, all);
   return std::move(all.front());
 }
 
-Status exportMerged(const ExportJob &job) {
+/// Prints the plan. Returns a description of the quantization.
+static StatusOr<std::string> planMerged(const ExportJob &job) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<BaseChoice> choices,
                          choicesOf(job));
-  {
-    QLORA_ASSIGN_OR_RETURN(const MergedModel model,
-                           job.open(choices.front(), nullptr));
-    printPlan(job, model, choices);
-  }
+  QLORA_ASSIGN_OR_RETURN(const MergedModel model,
+                         job.open(choices.front(), nullptr));
+  QLORA_ASSIGN_OR_RETURN(const Quantization quantization,
+                         quantizationOf(job, model));
+  printPlan(job, model, choices, quantization);
+  return quantization ? describeQuantization(job, *quantization)
+                      : std::string();
+}
+
+Status exportMerged(const ExportJob &job) {
+  QLORA_ASSIGN_OR_RETURN(const std::string quantized, planMerged(job));
   if (job.own.boolean("dry_run"))
     return Status::ok();
   ExportReport report = startReport(job);
+  if (!quantized.empty())
+    report.notes.push_back(quantized);
   QLORA_ASSIGN_OR_RETURN(std::optional<LossMeter> meter,
                          startMeter(job, report));
   std::string sentence;

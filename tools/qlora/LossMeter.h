@@ -36,7 +36,11 @@ public:
   /// Number of rows, after the first measurement.
   int64_t rowCount() const { return rows; }
   /// JSONL file of the rows (Session/EvaluatedRows.h), after the first one.
-  std::string rowsFile() const { return scratch.file("rows.jsonl"); }
+  std::string rowsFile() const { return scratchFile("rows.jsonl"); }
+  /// Path of a temporary file, which exists as long as the meter.
+  std::string scratchFile(const std::string &name) const {
+    return scratch.file(name);
+  }
 
   /// Compiles the training's program, for float32, and returns its path.
   StatusOr<std::string> trainedProgram();
@@ -45,7 +49,7 @@ public:
   /// the run; no value if that has none.
   StatusOr<std::optional<double>> ofBase();
   StatusOr<std::optional<double>> ofTrained();
-  /// Loss of a model folder that is not quantized.
+  /// Loss of a model folder.
   StatusOr<double> ofModel(const std::string &folder);
 
 private:

@@ -3,12 +3,13 @@
 """Reads an exported model or adapter with transformers or PEFT, and measures
 its loss.
 
-    PYTHON read_back.py merged FOLDER ROWS.jsonl
+    PYTHON read_back.py merged FOLDER ROWS.jsonl [--digests DIGESTS.json]
     PYTHON read_back.py peft FOLDER ROWS.jsonl --base MODEL
 
-PYTHON has torch, transformers and, for adapters, peft; this file needs no other
-module of qlora-data. ROWS.jsonl has rows {"input_ids", "labels"}, as qlora-run
---evaluation-rows writes them. Prints one JSON object:
+PYTHON has torch, transformers and, for adapters, peft. This file needs only one
+other module of qlora-data, read_quantized.py. ROWS.jsonl has rows {"input_ids",
+"labels"}, as qlora-run --evaluation-rows writes them. DIGESTS.json has the
+SHA-256 of each quantized weight's values. Prints one JSON object:
 
     reader     "transformers 5.24.0"
     loss       mean over labelled tokens, computed in float32
@@ -29,6 +30,18 @@ import argparse  # noqa: E402
 import glob  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
+
+
+def module_here(name):
+    """Imports a module of this folder."""
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(HERE, f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+read_quantized = module_here("read_quantized")
 
 
 def missing(names):
@@ -85,13 +98,13 @@ def rows_of(path):
         return [json.loads(line) for line in lines]
 
 
-def load_model(folder):
+def load_model(folder, **more):
     import torch
     import transformers
     transformers.logging.set_verbosity_error()
     return transformers.AutoModelForCausalLM.from_pretrained(
         folder, torch_dtype=torch.float32, attn_implementation="eager",
-        local_files_only=True).eval()
+        local_files_only=True, **more).eval()
 
 
 def is_unknown(folder):
@@ -103,12 +116,25 @@ def is_unknown(folder):
 
 def read_merged(options):
     import transformers
+    folder = options.folder
     reader = f"transformers {transformers.__version__}"
-    if is_unknown(options.folder):
+    if is_unknown(folder):
         return {"missing": f"{reader} does not know this model_type"}
-    model = load_model(options.folder)
-    equal, different = compare(tensors_of(options.folder), model.state_dict())
-    return {"reader": reader, "tensors": equal, "different": different,
+    if read_quantized.is_unknown(folder):
+        return {"missing": f"{reader} does not know this quant_method"}
+    model = load_model(folder)
+    # bitsandbytes formats its metadata again.
+    stored = ((name, tensor) for name, tensor in tensors_of(folder)
+              if ".quant_state." not in name)
+    equal, different = compare(stored, model.state_dict())
+    if options.digests:
+        read_quantized.compute_in_float32(model)
+        with open(options.digests, encoding="utf-8") as file:
+            more, others = read_quantized.compare_decoded(
+                model, folder, json.load(file), load_model)
+        equal, different = equal + more, different + others
+    return {"reader": reader + read_quantized.reader_name(folder),
+            "tensors": equal, "different": different,
             "loss": loss_of(model, rows_of(options.rows))}
 
 
@@ -135,10 +161,13 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("rows")
     parser.add_argument("--base")
+    parser.add_argument("--digests")
     options = parser.parse_args()
     needed = ["torch", "transformers", "safetensors"]
     if options.form == "peft":
         needed.append("peft")
+    else:
+        needed += read_quantized.packages_for(options.folder)
     if missing(needed):
         result = {"missing": f"not installed: {', '.join(missing(needed))}"}
     else:

@@ -18,7 +18,7 @@
 namespace qlora {
 
 /// Values that are read or decoded at a time.
-static constexpr int64_t kDecodedWindow = int64_t{1} << 20;
+static constexpr int64_t kReadValues = int64_t{1} << 20;
 /// Elements of a block in formats that allow several lengths: bitsandbytes'
 /// default.
 static constexpr int64_t kBlock = 64;
@@ -73,7 +73,7 @@ Status WindowReader::loadMatrix(int64_t index) {
   const int64_t out = tensor.shape.back();
   const int64_t in = tensor.shape[tensor.shape.size() - 2];
   matrix.resize(static_cast<size_t>(out * in));
-  const int64_t most = std::max<int64_t>(1, kDecodedWindow / out);
+  const int64_t most = std::max<int64_t>(1, kReadValues / out);
   std::vector<float> rows;
   for (int64_t row = 0; row < in; row += most) {
     const int64_t count = std::min(most, in - row);
@@ -201,7 +201,7 @@ uint64_t QuantizedWeight::peakBytes() const {
     bytes += floats(form.blocks);
   if (isTurned)
     bytes += floats(shape.back() * shape[shape.size() - 2]) +
-             floats(std::max(kDecodedWindow, tensor->shape.back()));
+             floats(std::max(kReadValues, tensor->shape.back()));
   return bytes;
 }
 
@@ -264,8 +264,9 @@ digestsOfDecoded(const std::string &folder) {
     const StoredWeight decoder =
         StoredWeight::of(weight.layout, weight.columns);
     Sha256 digest;
-    for (int64_t first = 0; first < weight.layout.elements; first += kDecodedWindow) {
-      const int64_t count = std::min(kDecodedWindow, weight.layout.elements - first);
+    const int64_t elements = weight.layout.elements;
+    for (int64_t first = 0; first < elements; first += kReadValues) {
+      const int64_t count = std::min(kReadValues, elements - first);
       window.resize(static_cast<size_t>(count));
       decoder.decode(weight.bytes.bytes().data(), first, count,
                      QLORA_DTYPE_F32, window.data());

@@ -121,11 +121,11 @@ writeCandidate(const ExportJob &job, const MergedModel &model,
   Artefact artefact;
   artefact.name = fmt::format("adapter added to {}, {}", titleOf(choice), type);
   artefact.cause =
-      quantization
-          ? fmt::format("quantization of the merged weights to {}", type)
-      : choice == BaseChoice::kFiles && job.trainsQuantized()
-          ? "the training computed with the dequantized base"
-          : fmt::format("rounding of the merged weights to {}", type);
+      fmt::format("{} of the merged weights to {}",
+                  quantization ? "quantization" : "rounding", type);
+  if (choice == BaseChoice::kFiles && job.trainsQuantized())
+    artefact.cause = "the training computed with the dequantized base" +
+                     (quantization ? ", and " + artefact.cause : "");
   return MergedCandidate{choice, std::move(folder), std::move(artefact)};
 }
 

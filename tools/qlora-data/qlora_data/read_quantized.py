@@ -61,6 +61,7 @@ def decode_linear(linear, state):
 
 def compute_in_float32(model):
     """Replaces bitsandbytes' linears, which round to other types."""
+    import torch
     found = False
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -69,8 +70,10 @@ def compute_in_float32(model):
             if state is not None:
                 setattr(module, name, decode_linear(child, state))
                 found = True
-    if found: # transformers keeps the types of the other tensors
-        model.float()
+    if found:
+        # Other tensors keep the types of the files. The model's own float()
+        # refuses quantized models.
+        torch.nn.Module.float(model)
 
 
 def decoded_rows(folder, load):

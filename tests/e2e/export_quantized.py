@@ -286,7 +286,27 @@ def check_case(tools, name, kind, work, has_reader):
         check_bitsandbytes(tools, name, out, work)
     if name == "llama-nf4":
         check_stored_alike(tools, out, work)
+        check_choice(tools, out, work)
+    if kind == "nf4" and has_reader:
+        # Several files, and metadata that is padded.
+        double = os.path.join(work, "double")
+        export(tools, [out, "--quantize", kind, *into, "-o", double,
+                       "--bnb-4bit-use-double-quant", "--max-shard-size",
+                       "20kB"], work)
+        check_reader(report_of(double)["artefacts"][0], kind, count, errors)
     return errors
+
+
+def check_choice(tools, out, work):
+    """Two bases are possible. The one that is better when it is quantized must
+    be written."""
+    folder = os.path.join(work, "chosen")
+    export(tools, [out, "--quantize", "nf4", "-o", folder], work)
+    first, second, *plain = report_of(folder)["artefacts"]
+    if first["loss"] > second["loss"] or len(plain) != 2:
+        raise Failure(f"not the better one: {first}, {second}")
+    if not all(each["artefact"].endswith("NF4") for each in (first, second)):
+        raise Failure(f"not quantized: {first}, {second}")
 
 
 def check_reader(artefact, kind, weights, errors):

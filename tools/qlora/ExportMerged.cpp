@@ -121,8 +121,11 @@ writeCandidate(const ExportJob &job, const MergedModel &model,
   Artefact artefact;
   artefact.name = fmt::format("adapter added to {}, {}", titleOf(choice), type);
   artefact.cause =
-      fmt::format("{} of the merged weights to {}",
-                  quantization ? "quantization" : "rounding", type);
+      fmt::format("{} of the merged weights to {}{}",
+                  quantization ? "quantization" : "rounding", type,
+                  quantization && quantization->format->dtype == QLORA_DTYPE_FP8
+                      ? " (in readers also of activations)"
+                      : "");
   if (choice == BaseChoice::kFiles && job.trainsQuantized())
     artefact.cause = "the training computed with the dequantized base" +
                      (quantization ? ", and " + artefact.cause : "");

@@ -185,10 +185,9 @@ e2e(export-quantized quick 40 export_quantized.py gpt2-nf4:nf4 gptoss:mxfp4
     llama-lora:fp8 llama-nf4:nf4 mixtral:fp8)
 e2e(export-quantized-faults quick 10 export_quantized.py --faults)
 e2e(export-quantized-all full 90 export_quantized.py gemma2-nf4:nf4 gpt2:nf4
-    gptoss-mxfp4:mxfp4 gptoss:nf4 llama-patterns:fp8 llama-fp8:fp8
-    llama-gptq:nf4
-    llama3-tied:fp8 phi3-nf4:nf4 prequantized-bnb:nf4 qwen2moe-nf4:nf4
-    smollm3-nf4:fp8)
+    gptoss-mxfp4:mxfp4 gptoss:nf4 llama-fp8:fp8 llama-gptq:nf4
+    llama-patterns:fp8 llama3-tied:fp8 phi3-nf4:nf4 prequantized-bnb:nf4
+    qwen2moe-nf4:nf4 smollm3-nf4:fp8)
 in_peft(export-logits full 60 export.py --logits gpt2 gpt2-nf4 llama-embed
         llama-embed-tied llama-nf4 llama-patterns llama-tokens-nf4
         mistral-window qwen2-bias qwen2-nf4)
@@ -435,6 +434,8 @@ e2e(export-quantized-live soak 1200 export_quantized.py --live gemma2-nf4:nf4
     gptoss:nf4 gptoss-mxfp4:mxfp4 llama-lora:fp8 llama-nf4:nf4 mixtral:fp8
     mixtral:nf4 phi3-nf4:nf4 qwen2moe-nf4:fp8 qwen2moe-nf4:nf4
     qwen3moe-nf4:nf4)
+set_tests_properties(peft-live export-quantized-live
+                     PROPERTIES RESOURCE_LOCK peft-live)
 # Tests each version of cuDNN. A version that is not installed takes 0.5 GB.
 test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
 # Runs README's two commands on a fresh Debian 12, as root.

@@ -212,41 +212,8 @@ QLORA_VECTOR void absmaxOfBlocks(const StoredTensor &tensor, int64_t first,
       out[i] = own.absmax(first + i);
 }
 
-void splitPairs(float *x, int64_t count) {
-  constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
-  float odd[kHalf];
-  for (; count > 0; x += 2 * kHalf, count -= 2 * kHalf) {
-    for (int64_t i = 0; i < kHalf; ++i) {
-      odd[i] = x[2 * i + 1];
-      x[i] = x[2 * i];
-    }
-    std::copy_n(odd, kHalf, x + kHalf);
-  }
-}
-
 StoredWeight StoredWeight::dense(qlora_dtype dtype, int64_t columns) {
-  StoredWeight weight = {dtype, columns, {}};
-  if (dtype == QLORA_DTYPE_BF16)
-    weight.decodeRun = DecodeRun::find();
-  return weight;
-}
-
-bool StoredWeight::hasDots(int64_t rows, int64_t depth) const {
-  constexpr int64_t kLanes = DecodeRun::kDotLanes;
-  if (!decodeRun || rows > decodeRun->mostDotRows || depth % kLanes)
-    return false;
-  return isQuantized() ? layout.block % kLanes == 0
-                       : decodeRun->addBF16Dots != nullptr;
-}
-
-void StoredWeight::addDots(const void *weight, int64_t first, int64_t count,
-                           qlora_dtype type,
-                           const DecodeRun::DotRows &rows) const {
-  if (!isQuantized())
-    return decodeRun->addBF16Dots(
-        static_cast<const uint16_t *>(weight) + first, count, rows);
-  (type == QLORA_DTYPE_BF16 ? decodeRun->addRoundedDots : decodeRun->addDots)(
-      runOf(weight, first, count), rows);
+  return {dtype, columns, {}};
 }
 
 QLORA_VECTOR static void roundToBF16(float *values, int64_t count) {

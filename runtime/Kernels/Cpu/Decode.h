@@ -5,6 +5,9 @@
 #ifndef QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 #define QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 
+#include <algorithm>
+#include <type_traits>
+
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Kernels/Math/Stored.h"
 
@@ -37,8 +40,8 @@ struct StoredRun {
 /// addDots and addRoundedDots do not store the values of toF32 and toRounded,
 /// but add their products with rows of x to kDotLanes lanes, with fused
 /// multiply-adds: lane i of a row gets the products of the elements i, i + 32,
-/// i + 64, ... of x in this order. With `splitsPairs`, x has been reordered by
-/// splitPairs(). Blocks, `first` and `count` must be multiples of kDotLanes.
+/// i + 64, ... of x in this order. Blocks, `first` and `count` must be multiples
+/// of kDotLanes. RunDots.h chooses them.
 struct DecodeRun {
   static constexpr int64_t kDotLanes = 32;
   /// `count` rows, `stride` apart, each with the elements of a run; their lanes
@@ -49,6 +52,8 @@ struct DecodeRun {
     float *sums;
   };
   using AddDots = void (*)(const StoredRun &run, const DotRows &rows);
+  using AddBF16Dots = void (*)(const uint16_t *weights, int64_t count,
+                               const DotRows &rows);
 
   void (*toF32)(const StoredRun &run, float *out);
   void (*toRounded)(const StoredRun &run, float *out);
@@ -60,8 +65,7 @@ struct DecodeRun {
   /// and a low nibble of a byte are codes of different vectors.
   bool splitsPairs;
   /// As addDots, with `count` weights in bf16, and with x in order; or null.
-  void (*addBF16Dots)(const uint16_t *weights, int64_t count,
-                      const DotRows &rows);
+  AddBF16Dots addBF16Dots;
 
   /// Returns the functions for this CPU's instructions, or null.
   static const DecodeRun *find();
@@ -71,8 +75,36 @@ struct DecodeRun {
 void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
                     float *out);
 
-/// Moves, of each 32 elements, those of even index to the front.
-void splitPairs(float *x, int64_t count);
+/// The scales of blocks of a run, as many as fit: of the elements [first, end),
+/// whose first block is `block`.
+struct BlockScales {
+  static constexpr int64_t kMost = 128;
+  const StoredTensor &tensor;
+  int64_t first, block, end;
+  float absmax[kMost];
+
+  BlockScales(const StoredRun &run, int64_t first)
+      : tensor(run.tensor), first(first), block(first / tensor.block) {
+    const int64_t after = run.first + run.count;
+    const int64_t count =
+        std::min(kMost, (after + tensor.block - 1) / tensor.block - block);
+    end = std::min(after, (block + count) * tensor.block);
+    absmaxOfBlocks(tensor, block, count, absmax);
+  }
+};
+
+/// Calls add(first row, number) for groups of four, two and one rows, the
+/// number as a type.
+template <typename Add>
+void forRowGroups(int64_t rows, Add add) {
+  int64_t row = 0;
+  for (; row + 4 <= rows; row += 4)
+    add(row, std::integral_constant<int, 4>());
+  for (; row + 2 <= rows; row += 2)
+    add(row, std::integral_constant<int, 2>());
+  if (row < rows)
+    add(row, std::integral_constant<int, 1>());
+}
 
 /// Return the functions that use AVX-512 (DecodeRun.cpp) or AVX2
 /// (DecodeRunAvx2.cpp); null if this CPU lacks the instructions.
@@ -121,8 +153,7 @@ struct StoredWeight {
   StoredLayout layout; ///< layout of a quantized weight
   /// log2 of the block size, or -1 if the size is no power of two.
   int scaleShift = -1;
-  /// Of a weight in 4 bits, or of one in bf16 only for dots; else null.
-  const DecodeRun *decodeRun = nullptr;
+  const DecodeRun *decodeRun = nullptr; ///< 4-bit decoder, or null
 
   bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 
@@ -153,18 +184,6 @@ struct StoredWeight {
   }
   /// Describes a floating-point weight, whose rows are `columns` apart.
   static StoredWeight dense(qlora_dtype dtype, int64_t columns);
-
-  /// Returns whether addDots() can multiply `rows` rows with rows of `depth`
-  /// elements: this CPU has the instructions, they are faster than to decode
-  /// first, and depth and blocks are multiples of the lanes.
-  bool hasDots(int64_t rows, int64_t depth) const;
-  /// Adds products with elements [first, first + count), decoded to `type`, as
-  /// DecodeRun does.
-  void addDots(const void *weight, int64_t first, int64_t count,
-               qlora_dtype type, const DecodeRun::DotRows &rows) const;
-  bool dotsSplitPairs() const {
-    return isQuantized() && decodeRun->splitsPairs;
-  }
 
 private:
   void decodeSerial(const void *weight, int64_t first, int64_t count,

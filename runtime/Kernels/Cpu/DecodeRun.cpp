@@ -8,8 +8,6 @@
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
-#include <algorithm>
-#include <type_traits>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -150,23 +148,6 @@ template <bool HasZeros> struct RoundedTable {
   }
 };
 
-/// Elements [first, end) of a tensor, in blocks whose first one is `block`.
-struct Blocks {
-  static constexpr int64_t kMost = 128;
-  const StoredTensor &tensor;
-  int64_t first, end, block;
-  float absmax[kMost];
-
-  Blocks(const StoredRun &run, int64_t first)
-      : tensor(run.tensor), first(first), block(first / tensor.block) {
-    const int64_t after = run.first + run.count;
-    const int64_t count = std::min(
-        kMost, (after + tensor.block - 1) / tensor.block - block);
-    end = std::min(after, (block + count) * tensor.block);
-    absmaxOfBlocks(tensor, block, count, absmax);
-  }
-};
-
 /// The lanes of some rows, in two vectors each.
 template <int Rows> struct DotSums {
   __m512 low[Rows], high[Rows];
@@ -183,7 +164,7 @@ template <int Rows> struct DotSums {
 
 /// Distance of prefetched weights in bytes. A core executes only a few lines
 /// ahead, while memory needs a dozen.
-constexpr int kAhead = 2048;
+constexpr int kAhead = 8192;
 constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
 
 QLORA_AVX512 static inline void prefetchAhead(const void *weights) {
@@ -236,7 +217,7 @@ QLORA_AVX512 static inline void addBlock(__m512 table, const uint8_t *packed,
 
 /// Adds the products of blocks with `Rows` rows.
 template <typename Table, int Rows>
-QLORA_AVX512 static void addRows(const Blocks &blocks, const float *x,
+QLORA_AVX512 static void addRows(const BlockScales &blocks, const float *x,
                                  int64_t stride, float *lanes) {
   const StoredTensor tensor = blocks.tensor;
   const __m512 book = _mm512_loadu_ps(tensor.codeBook);
@@ -254,23 +235,10 @@ QLORA_AVX512 static void addRows(const Blocks &blocks, const float *x,
   sums.store(lanes);
 }
 
-/// Calls add(first row, number) for groups of four, two and one rows, the
-/// number as a type.
-template <typename Add>
-static inline void forRowGroups(int64_t rows, Add add) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4)
-    add(row, std::integral_constant<int, 4>());
-  for (; row + 2 <= rows; row += 2)
-    add(row, std::integral_constant<int, 2>());
-  if (row < rows)
-    add(row, std::integral_constant<int, 1>());
-}
-
 template <typename Table>
 static void addAllRows(const StoredRun &run, const DecodeRun::DotRows &rows) {
   for (int64_t first = run.first; first < run.first + run.count;) {
-    const Blocks blocks(run, first);
+    const BlockScales blocks(run, first);
     const float *const x = rows.x + (first - run.first);
     forRowGroups(rows.count, [&](int64_t row, auto number) {
       addRows<Table, decltype(number)::value>(

@@ -3,16 +3,18 @@
 // matmul.streamed and panel_matmul.streamed: the rows of W are read once, as
 // they are stored. A task multiplies runs of a few rows of W with the same runs
 // of all rows of a, so that the latter stay in its core's cache. It decodes
-// values of W to registers (StoredWeight::addDots), or to its cache (RowDots).
+// values of W to registers (RunDots), or to its cache (RowDots).
 // Sums are f32.
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/RowDots.h"
+#include "runtime/Kernels/Cpu/RunDots.h"
 #include "runtime/Kernels/Rows.h"
 
 namespace qlora::cpu {
@@ -35,24 +37,30 @@ public:
         lda(request.constant("lda")), ldc(request.constant("ldc")),
         alpha(static_cast<float>(request.constantAsDouble("alpha"))),
         beta(static_cast<float>(request.constantAsDouble("beta"))),
-        hasDots(weight.hasDots(plan.m, plan.k)),
-        runLength(hasDots ? kDotElements / plan.m / kLanes * kLanes
-                          : RowDots::kRun) {}
+        dots(RunDots::of(this->weight, plan.m, plan.k, plan.rowType,
+                         plan.weightType)),
+        runLength(dots.exist()
+                      ? kDotElements / plan.m / RunDots::kRun * RunDots::kRun
+                      : RowDots::kRun) {}
   Status run(const LibraryKernelArgs &args) override;
 
 private:
   static constexpr int64_t kLanes = StreamedPlan::kLanes;
-  static_assert(kLanes == DecodeRun::kDotLanes);
+  static_assert(kLanes == RunDots::kLanes);
   /// Products alpha a . W^T of a task's rows of W.
   using Lines = float[StreamedPlan::kMostRows][StreamedPlan::kMostOutputs];
 
-  void widenRows(const LibraryKernelArgs &args) const;
+  void arrangeRows(const LibraryKernelArgs &args) const;
   void runTask(const LibraryKernelArgs &args, int64_t first,
                int64_t outputs) const;
   void dotTile(const LibraryKernelArgs &args, int64_t first, int64_t outputs,
                int64_t done, Lines &lines) const;
   void decodedTile(const LibraryKernelArgs &args, int64_t first,
                    int64_t outputs, int64_t done, Lines &lines) const;
+  /// Returns the bytes of an element of a in the workspace.
+  int64_t elementBytes() const {
+    return dots.exist() ? dots.elementBytes() : int64_t(sizeof(float));
+  }
   /// Returns the elements of the run that begins at `from`, with padding.
   int64_t widthOf(int64_t from) const {
     return std::min(runLength, plan.depth - from);
@@ -63,26 +71,29 @@ private:
   qlora_dtype aType, cType;
   int64_t lda, ldc;
   float alpha, beta;
-  bool hasDots; ///< values of W are decoded to registers
+  RunDots dots; ///< exist if values of W are decoded to registers
   int64_t runLength;
 };
 
 } // namespace
 
-/// Writes a in f32, run by run, so that the rows of a run are adjacent. Pads
-/// the last run with zeros.
-void Streamed::widenRows(const LibraryKernelArgs &args) const {
-  auto *to = plan.rows.in<float>(args.buffers[kWorkspace]);
+/// Writes a, run by run, so that the rows of a run are adjacent: in f32, or as
+/// the dot products need it. Pads the last run with zeros.
+void Streamed::arrangeRows(const LibraryKernelArgs &args) const {
+  uint8_t *to = plan.rows.in(args.buffers[kWorkspace]);
+  float values[kDotElements];
   for (int64_t from = 0; from < plan.depth; from += runLength) {
     const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
-    for (int64_t row = 0; row < plan.m; ++row, to += width) {
-      widen(aType, elementAt(args.buffers[kA], aType, row * lda + from), to,
+    for (int64_t row = 0; row < plan.m; ++row, to += width * elementBytes()) {
+      widen(aType, elementAt(args.buffers[kA], aType, row * lda + from), values,
             count);
       for (int64_t i = 0; plan.rowType != aType && i < count; ++i)
-        to[i] = qlora_round_bf16(to[i]);
-      std::fill(to + count, to + width, 0.0f);
-      if (hasDots && weight.dotsSplitPairs())
-        splitPairs(to, width);
+        values[i] = qlora_round_bf16(values[i]);
+      std::fill(values + count, values + width, 0.0f);
+      if (dots.exist())
+        dots.arrange(values, width, to);
+      else
+        std::memcpy(to, values, size_t(width) * sizeof(float));
     }
   }
 }
@@ -93,15 +104,14 @@ void Streamed::dotTile(const LibraryKernelArgs &args, int64_t first,
                        int64_t outputs, int64_t done, Lines &lines) const {
   alignas(64) float sums[kDotTile * StreamedPlan::kMostRows * kLanes];
   std::fill_n(sums, outputs * plan.m * kLanes, 0.0f);
-  const auto *x = plan.rows.in<const float>(args.buffers[kWorkspace]);
+  const uint8_t *x = plan.rows.in(args.buffers[kWorkspace]);
   for (int64_t from = 0; from < plan.k; from += runLength) {
     const int64_t width = widthOf(from);
     for (int64_t output = 0; output < outputs; ++output)
-      weight.addDots(args.buffers[kW],
-                     (first + done + output) * weight.columns + from, width,
-                     plan.weightType,
-                     {x, width, plan.m, sums + output * plan.m * kLanes});
-    x += width * plan.m;
+      dots.add(args.buffers[kW],
+               (first + done + output) * weight.columns + from, width,
+               {x, width, plan.m, sums + output * plan.m * kLanes});
+    x += width * plan.m * elementBytes();
   }
   for (int64_t output = 0; output < outputs; ++output)
     for (int64_t row = 0; row < plan.m; ++row)
@@ -113,32 +123,32 @@ void Streamed::dotTile(const LibraryKernelArgs &args, int64_t first,
 /// Computes these products with values that are decoded to a buffer.
 void Streamed::decodedTile(const LibraryKernelArgs &args, int64_t first,
                            int64_t outputs, int64_t done, Lines &lines) const {
-  RowDots dots(plan.m);
-  dots.clear();
+  RowDots decoded(plan.m);
+  decoded.clear();
   const auto *x = plan.rows.in<const float>(args.buffers[kWorkspace]);
   for (int64_t from = 0; from < plan.depth; from += runLength) {
     const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
     for (int64_t output = 0; output < outputs; ++output) {
-      float *const to = dots.weights(output);
+      float *const to = decoded.weights(output);
       weight.decodeWide(args.buffers[kW],
                         (first + done + output) * weight.columns + from, count,
                         plan.weightType, to);
       std::fill(to + count, to + width, 0.0f);
     }
-    dots.add(x, width, width);
+    decoded.add(x, width, width);
     x += width * plan.m;
   }
   for (int64_t row = 0; row < plan.m; ++row)
     for (int64_t output = 0; output < outputs; ++output)
-      lines[row][done + output] = alpha * dots.sum(row, output);
+      lines[row][done + output] = alpha * decoded.sum(row, output);
 }
 
 void Streamed::runTask(const LibraryKernelArgs &args, int64_t first,
                        int64_t outputs) const {
   Lines lines;
-  const int64_t tile = hasDots ? kDotTile : RowDots::kTile;
+  const int64_t tile = dots.exist() ? kDotTile : RowDots::kTile;
   for (int64_t done = 0; done < outputs; done += tile)
-    (this->*(hasDots ? &Streamed::dotTile : &Streamed::decodedTile))(
+    (this->*(dots.exist() ? &Streamed::dotTile : &Streamed::decodedTile))(
         args, first, std::min(tile, outputs - done), done, lines);
   for (int64_t row = 0; row < plan.m; ++row)
     narrowSum(lines[row], beta, cType,
@@ -146,7 +156,7 @@ void Streamed::runTask(const LibraryKernelArgs &args, int64_t first,
 }
 
 Status Streamed::run(const LibraryKernelArgs &args) {
-  widenRows(args);
+  arrangeRows(args);
   parallelFor(plan.tasks(), threadCount(), [&](int64_t task, int64_t) {
     const int64_t first = task * plan.outputs;
     runTask(args, first, std::min(plan.outputs, plan.n - first));

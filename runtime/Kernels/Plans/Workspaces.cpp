@@ -167,7 +167,7 @@ bool isStreamed(const KernelRequest &r) {
 
 StreamedPlan StreamedPlan::of(const KernelRequest &r) {
   // Elements of W in a task: enough to outweigh starting it.
-  static constexpr int64_t kTaskElements = 32 * 1024;
+  static constexpr int64_t kTaskElements = 128 * 1024;
   const bool isPanel = r.op->name == "panel_matmul";
   const GemmProblem p = isPanel ? GemmProblem() : matmulProblem(r);
   StreamedPlan plan = {};

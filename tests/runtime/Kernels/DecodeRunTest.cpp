@@ -4,7 +4,7 @@
 // StoredTensor::element, bit for bit, and its dot products with fused
 // multiply-adds.
 
-#include "runtime/Kernels/Cpu/Decode.h"
+#include "runtime/Kernels/Cpu/RunDots.h"
 #include "runtime/Kernels/Rows.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -131,39 +132,64 @@ std::vector<float> lanesOf(const StoredWeight &weight, const uint8_t *bytes,
   return lanes;
 }
 
-TEST(DecodeRun, LanesHaveFusedProductsInOrder) {
-  constexpr int64_t kColumns = 96, kRows = 7, kLanes = DecodeRun::kDotLanes;
-  std::vector<float> x(kColumns * kRows);
+/// Returns the sum of magnitudes of the products.
+float magnitudeOf(const std::vector<float> &lanes) {
+  float sum = 0;
+  for (float lane : lanes)
+    sum += std::abs(lane);
+  return sum;
+}
+
+/// Compares the lanes of all rows of the tensor with fused multiply-adds. Pairs
+/// of products have other lanes, so only their sum is compared.
+void checkDots(const Tensor &tensor, const StoredWeight &weight, int64_t rows,
+               qlora_dtype type) {
+  constexpr int64_t kColumns = 96 * 2, kLanes = RunDots::kLanes;
+  const RunDots dots = RunDots::of(weight, rows, kColumns, type, type);
+  if (!dots.exist())
+    return;
+  std::vector<float> x(size_t(kColumns * rows));
   for (size_t i = 0; i < x.size(); ++i)
-    x[i] = float(i % 7) - 2.9f;
+    x[i] = float(i % 7) - 2.5f;
+  std::vector<float> arranged(x.size());
+  auto *const bytes = reinterpret_cast<uint8_t *>(arranged.data());
+  for (int64_t i = 0; i < rows; ++i)
+    dots.arrange(x.data() + i * kColumns, kColumns,
+                 bytes + i * kColumns * dots.elementBytes());
+  for (int64_t row = 0; row < 10; ++row) {
+    std::vector<float> sums(size_t(rows * kLanes));
+    dots.add(tensor.bytes.data(), row * kColumns, kColumns,
+             {bytes, kColumns, rows, sums.data()});
+    for (int64_t i = 0; i < rows; ++i) {
+      const float *const got = sums.data() + i * kLanes;
+      const std::vector<float> lanes = lanesOf(weight, tensor.bytes.data(), row,
+                                               type, x.data() + i * kColumns);
+      const float expected = std::accumulate(lanes.begin(), lanes.end(), 0.0f);
+      const float sum = std::accumulate(got, got + kLanes, 0.0f);
+      EXPECT_EQ(std::isfinite(sum), std::isfinite(expected));
+      if (!std::isfinite(expected))
+        continue;
+      EXPECT_NEAR(sum, expected, 1e-5f * (1 + magnitudeOf(lanes)));
+      std::vector<float> both(got, got + kLanes), ordered = lanes;
+      std::ranges::sort(both);
+      std::ranges::sort(ordered);
+      EXPECT_TRUE(dots.elementBytes() == 2 || both == ordered);
+    }
+  }
+}
+
+TEST(DecodeRun, LanesHaveTheProducts) {
   for (const StoredLayout &layout : kLayouts)
     for (qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
       for (const DecodeRun *decoder : decoders()) {
         const Tensor tensor(layout);
-        const StoredWeight weight = tensor.weight(decoder);
-        const bool isWhole = layout.block % kLanes == 0;
-        const int64_t rows =
-            decoder ? std::min(kRows, decoder->mostDotRows) : 1;
-        const bool hasDots = weight.hasDots(rows, kColumns);
-        ASSERT_EQ(hasDots, isWhole && decoder);
-        std::vector<float> ordered = x;
-        if (hasDots && weight.dotsSplitPairs())
-          splitPairs(ordered.data(), kColumns * kRows);
-        for (int64_t row = 0; hasDots && row < 20; ++row) {
-          std::vector<float> sums(kRows * kLanes);
-          const uint8_t *const bytes = tensor.bytes.data();
-          weight.addDots(bytes, row * kColumns, kColumns, type,
-                         {ordered.data(), kColumns, rows, sums.data()});
-          for (int64_t i = 0; i < rows; ++i) {
-            std::vector<float> lanes = lanesOf(weight, bytes, row, type,
-                                               x.data() + i * kColumns);
-            if (weight.dotsSplitPairs())
-              splitPairs(lanes.data(), kLanes);
-            for (int64_t lane = 0; lane < kLanes; ++lane)
-              EXPECT_TRUE(isSame(sums[size_t(i * kLanes + lane)],
-                                 lanes[size_t(lane)]));
-          }
-        }
+        StoredWeight weight = tensor.weight(decoder);
+        weight.columns = 96 * 2;
+        const bool isWhole = layout.block % RunDots::kLanes == 0;
+        EXPECT_EQ(RunDots::of(weight, 1, weight.columns, type, type).exist(),
+                  isWhole && decoder);
+        for (int64_t rows : {1, 2, 7})
+          checkDots(tensor, weight, rows, type);
       }
 }
 

@@ -4,9 +4,12 @@
 
 #include "frontend/GgufValues.h"
 
+#include <algorithm>
 #include <cassert>
 #include <fcntl.h>
 
+#include "frontend/GgufData.h"
+#include "runtime/Base/Sha256.h"
 #include "runtime/Gguf/GgufQuantize.h"
 
 namespace qlora {
@@ -32,24 +35,37 @@ StatusOr<GgufValues> GgufValues::open(const std::string &path,
   return values;
 }
 
+/// Decodes elements `begin` to `end` of a tensor, which are whole blocks, a
+/// window at a time.
+Status GgufValues::decode(size_t number, int64_t begin, int64_t end,
+                          const TakeValues &take) const {
+  const GgufType type = sources[number].tensor.type;
+  std::vector<uint8_t> bytes;
+  std::vector<float> values;
+  for (int64_t first = begin; first < end; first += kGgufWindow) {
+    const int64_t count = std::min(kGgufWindow, end - first);
+    bytes.resize(static_cast<size_t>(ggufBytes(type, count)));
+    values.resize(static_cast<size_t>(count));
+    const auto offset = static_cast<uint64_t>(ggufBytes(type, first));
+    if (Status status = file.readAt(offsets[number] + offset, bytes);
+        !status.isOk())
+      return status.withContext(path);
+    dequantizeGguf(type, bytes.data(), count, values.data());
+    take(first, values);
+  }
+  return Status::ok();
+}
+
 Status GgufValues::scatter(size_t number, size_t part,
                            std::span<float> out) const {
   const GgufSource &source = sources[number];
-  const GgufTensor &tensor = source.tensor;
   const auto parts = static_cast<int64_t>(source.parts.size());
-  const int64_t count = tensor.elements() / parts;
+  const int64_t count = source.tensor.elements() / parts;
   const int64_t width = source.rowValues(), rows = source.matrixRows();
-  std::vector<uint8_t> bytes(
-      static_cast<size_t>(ggufBytes(tensor.type, count)));
-  if (Status status =
-          file.readAt(offsets[number] + part * bytes.size(), bytes);
-      !status.isOk())
-    return status.withContext(path);
-  std::vector<float> values(static_cast<size_t>(count));
-  dequantizeGguf(tensor.type, bytes.data(), count, values.data());
   const int64_t storedRows = rows * source.stride;
   assert(static_cast<int64_t>(out.size()) == count * source.stride);
-  for (int64_t i = 0; i < count; ++i) {
+  const int64_t begin = static_cast<int64_t>(part) * count;
+  const auto put = [&](int64_t i, float value) {
     const int64_t row = i / width, column = i % width;
     const int64_t matrix = row / rows;
     const int64_t stored = source.storedRow(row % rows);
@@ -57,10 +73,27 @@ Status GgufValues::scatter(size_t number, size_t part,
         source.isTransposed
             ? (matrix * width + column) * storedRows + stored
             : (matrix * storedRows + stored) * width + column;
-    out[static_cast<size_t>(place)] =
-        (values[static_cast<size_t>(i)] - source.addend) / source.factor;
+    out[static_cast<size_t>(place)] = (value - source.addend) / source.factor;
+  };
+  return decode(number, begin, begin + count,
+                [&](int64_t first, std::span<const float> values) {
+                  for (size_t i = 0; i < values.size(); ++i)
+                    put(first - begin + static_cast<int64_t>(i), values[i]);
+                });
+}
+
+StatusOr<std::map<std::string, std::string>> GgufValues::digests() const {
+  std::map<std::string, std::string> all;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Sha256 hash;
+    QLORA_RETURN_IF_ERROR(
+        decode(i, 0, sources[i].tensor.elements(),
+               [&](int64_t, std::span<const float> values) {
+                 hash.add(values.data(), values.size_bytes());
+               }));
+    all.emplace(sources[i].tensor.name, hash.finish());
   }
-  return Status::ok();
+  return all;
 }
 
 Status GgufValues::read(const std::string &name, int64_t count,

@@ -8,6 +8,7 @@
 #define QLORA_FRONTEND_GGUFVALUES_H
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -32,9 +33,18 @@ public:
   /// Reads a whole tensor of the folder, which has `count` elements.
   Status read(const std::string &name, int64_t count,
               std::vector<float> &out) const;
+  /// Returns the SHA-256 of the values of each tensor of the file, as f32, by
+  /// the tensor's name.
+  StatusOr<std::map<std::string, std::string>> digests() const;
 
 private:
+  /// Receives values of a tensor of the file from element `first` on.
+  using TakeValues =
+      std::function<void(int64_t first, std::span<const float> values)>;
+
   GgufValues() = default;
+  Status decode(size_t source, int64_t begin, int64_t end,
+                const TakeValues &take) const;
   Status scatter(size_t source, size_t part, std::span<float> out) const;
 
   FileDescriptor file;

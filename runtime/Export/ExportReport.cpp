@@ -49,8 +49,9 @@ std::vector<std::string> ExportReport::warnings() const {
   for (const Artefact &artefact : artefacts)
     if (artefact.isWritten) {
       check(artefact.name, artefact.cause, artefact.loss);
-      check(fmt::format("{} in {}", artefact.name, artefact.reader.name),
-            artefact.cause, artefact.reader.loss);
+      const ReaderResult &reader = artefact.reader;
+      check(fmt::format("{} in {}", artefact.name, reader.name),
+            reader.cause.empty() ? artefact.cause : reader.cause, reader.loss);
     }
   return all;
 }
@@ -100,10 +101,12 @@ std::string ExportReport::table() const {
   const auto add = [&](const std::string &name,
                        const std::optional<double> &loss,
                        const std::string &from, const ReaderResult &reader) {
-    const std::string readerText =
-        !reader.notChecked.empty() ? "not checked: " + reader.notChecked
-        : reader.name.empty()      ? std::string("-")
-                                   : reader.name;
+    std::string readerText = reader.name;
+    if (!reader.notChecked.empty())
+      readerText += (readerText.empty() ? "not checked: " : "; no loss: ") +
+                    reader.notChecked;
+    if (readerText.empty())
+      readerText = "-";
     text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", name,
                         lossText(loss), from, readerText, lossText(reader.loss),
                         difference(reader.loss));
@@ -133,18 +136,25 @@ static std::string markdown(const std::string &text) {
   return escaped;
 }
 
-std::string mergedCard(const ExportReport &report, const std::string &title,
-                       const std::string &choice) {
+std::string modelCard(const ExportReport &report, const ModelCard &card) {
   const std::string base = dumpJson(ordered_json(report.base));
-  const std::string tag =
-      dumpJson(ordered_json("base_model:finetune:" + report.base));
-  const std::string name = dumpJson(ordered_json(title));
+  const bool isMerged = !card.choice.empty();
+  const std::string tag = dumpJson(
+      ordered_json(fmt::format("base_model:{}:{}",
+                               isMerged ? "finetune" : "adapter",
+                               report.base)));
   std::string text = fmt::format(
-      "---\nbase_model: {}\nlibrary_name: transformers\n"
+      "---\nbase_model: {}\nlibrary_name: {}\n"
       "pipeline_tag: text-generation\ntags:\n- {}\n- qlora\n---\n\n"
-      "# {}\n\n{} with the adapter {} merged into its weights. {}\n\n",
-      base, tag, markdown(title), markdown(report.base),
-      markdown(report.adapter), choice);
+      "# {}\n\n",
+      base, card.library, tag, markdown(card.title));
+  text += isMerged ? fmt::format("{} with the adapter {} merged into its "
+                                 "weights. {}\n\n",
+                                 markdown(report.base),
+                                 markdown(report.adapter), card.choice)
+                   : fmt::format("The adapter {} of {}.\n\n",
+                                 markdown(report.adapter),
+                                 markdown(report.base));
   if (!report.dataName.empty())
     text += fmt::format(
         "## Losses\n\nOn {}, {} rows{}, computed in float32:\n\n{}\n",
@@ -158,12 +168,7 @@ std::string mergedCard(const ExportReport &report, const std::string &title,
     text += "Warning: " + markdown(warning) + ".\n\n";
   for (const std::string &note : report.notes)
     text += markdown(note) + "\n\n";
-  return text + fmt::format(
-                    "## How to load it\n\n```python\nfrom transformers import "
-                    "AutoModelForCausalLM, AutoTokenizer\n\n"
-                    "model = AutoModelForCausalLM.from_pretrained({0})\n"
-                    "tokenizer = AutoTokenizer.from_pretrained({0})\n```\n",
-                    name);
+  return text + "## How to load it\n\n" + card.usage;
 }
 
 } // namespace qlora

@@ -21,9 +21,11 @@ namespace qlora {
 /// What another program measured on an artefact.
 struct ReaderResult {
   std::string name;           ///< "transformers 5.24.0"; empty: not checked
-  std::string notChecked;     ///< the reason if there is no loss
+  std::string notChecked;     ///< why there is no loss, or empty
   std::optional<double> loss;
   int64_t equalTensors = 0; ///< tensors with the values of the files
+  /// Why its loss may differ; empty: as the artefact's.
+  std::string cause = {};
 };
 
 /// One file or folder, or one way that was tried to make it.
@@ -58,10 +60,18 @@ struct ExportReport {
   Status write(const std::string &folder) const;
 };
 
-/// Returns README.md for a merged model. `title`: name of its folder. `choice`:
-/// sentences that say which base the adapter was added to.
-std::string mergedCard(const ExportReport &report, const std::string &title,
-                       const std::string &choice);
+/// What a model card says besides the report.
+struct ModelCard {
+  std::string title;   ///< name of the export's folder
+  std::string library; ///< the hub's name of the library that loads it
+  std::string usage;   ///< how to load it, as Markdown
+  /// Sentences that say which base the adapter was added to; empty: it was not
+  /// added to one.
+  std::string choice = {};
+};
+
+/// Returns README.md for a merged model or an adapter.
+std::string modelCard(const ExportReport &report, const ModelCard &card);
 
 } // namespace qlora
 

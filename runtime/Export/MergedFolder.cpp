@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 static constexpr uint64_t kWriterBytes = uint64_t{8} << 20;
 
 /// Files of the base that are copied unchanged.
-static constexpr const char *kBaseFiles[] = {
-    "generation_config.json", "preprocessor_config.json",
-    "processor_config.json", "video_preprocessor_config.json"};
+static constexpr const char *kBaseFiles[] = {"preprocessor_config.json",
+                                             "processor_config.json",
+                                             "video_preprocessor_config.json"};
 
 //===----------------------------------------------------------------------===//
 // Plan
@@ -120,6 +120,7 @@ public:
   Status read(std::span<uint8_t> out);
 
 private:
+  StatusOr<ReadTensor> open() const;
   Status readWeight(std::span<uint8_t> out);
   Status readPart(std::span<uint8_t> out);
   Status checkRange(std::span<const float> values) const;
@@ -134,7 +135,7 @@ private:
   size_t number = 0; ///< of the tensor that is read
   /// Its next byte, or element of a weight that is not quantized.
   uint64_t at = 0;
-  std::optional<TensorValues> values;
+  ReadTensor values; ///< empty: not opened
   /// Stays until another weight is read: most parts of a weight follow each
   /// other in a file.
   std::optional<QuantizedWeight> quantized;
@@ -155,13 +156,23 @@ Status ShardReader::checkRange(std::span<const float> read) const {
   return Status::ok();
 }
 
+StatusOr<ReadTensor> ShardReader::open() const {
+  if (request.open)
+    return request.open(tensor());
+  QLORA_ASSIGN_OR_RETURN(TensorValues of, model.values(tensor()));
+  return ReadTensor([of = std::move(of)](int64_t first,
+                                         std::span<float> out) mutable {
+    return of.read(first, out);
+  });
+}
+
 Status ShardReader::readWeight(std::span<uint8_t> out) {
   if (!values) {
-    QLORA_ASSIGN_OR_RETURN(values, model.values(tensor()));
+    QLORA_ASSIGN_OR_RETURN(values, open());
   }
   const std::span<float> floats(reinterpret_cast<float *>(out.data()),
                                 out.size() / sizeof(float));
-  QLORA_RETURN_IF_ERROR(values->read(static_cast<int64_t>(at), floats));
+  QLORA_RETURN_IF_ERROR(values(static_cast<int64_t>(at), floats));
   QLORA_RETURN_IF_ERROR(checkRange(floats));
   at += floats.size();
   return Status::ok();
@@ -200,7 +211,7 @@ Status ShardReader::read(std::span<uint8_t> out) {
                            ? static_cast<uint64_t>(tensor().elementCount())
                            : now().bytes;
   if (at == end) {
-    values.reset();
+    values = nullptr;
     at = 0;
     ++number;
   }
@@ -329,9 +340,11 @@ static Status copyFile(const fs::path &from, const std::string &folder) {
 
 /// Copies the tokenizer of one folder, so that two tokenizers do not mix. A
 /// chat template of the adapter, with which it was trained, wins.
-static Status copyTokenizer(const std::string &base,
-                            const std::string &tokenizer,
-                            const std::string &folder) {
+StatusOr<bool> copyTextFiles(const std::string &base,
+                             const std::string &tokenizer,
+                             const std::string &folder) {
+  QLORA_RETURN_IF_ERROR(
+      copyFile(fs::path(base) / "generation_config.json", folder));
   std::error_code ignored;
   const auto hasTokenizer = [&](const fs::path &of) {
     return std::ranges::any_of(
@@ -343,9 +356,10 @@ static Status copyTokenizer(const std::string &base,
       !tokenizer.empty() && hasTokenizer(tokenizer) ? tokenizer : base;
   for (const char *name : tokenizerFiles())
     QLORA_RETURN_IF_ERROR(copyFile(from / name, folder));
-  if (tokenizer.empty())
-    return Status::ok();
-  return copyFile(fs::path(tokenizer) / "chat_template.jinja", folder);
+  if (!tokenizer.empty())
+    QLORA_RETURN_IF_ERROR(
+        copyFile(fs::path(tokenizer) / "chat_template.jinja", folder));
+  return hasTokenizer(from);
 }
 
 Status writeMergedFolder(const MergedModel &model, const std::string &folder,
@@ -365,7 +379,7 @@ Status writeMergedFolder(const MergedModel &model, const std::string &folder,
   const std::string &base = model.base().folder();
   for (const char *name : kBaseFiles)
     QLORA_RETURN_IF_ERROR(copyFile(fs::path(base) / name, folder));
-  return copyTokenizer(base, request.tokenizer, folder);
+  return copyTextFiles(base, request.tokenizer, folder).status();
 }
 
 } // namespace qlora

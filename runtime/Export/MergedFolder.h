@@ -8,7 +8,9 @@
 #define QLORA_RUNTIME_EXPORT_MERGEDFOLDER_H
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,9 @@ struct Shard {
   uint64_t bytes = 0; ///< of the tensors
 };
 
+/// Fills `out` with values of a tensor from element `first` on.
+using ReadTensor = std::function<Status(int64_t first, std::span<float> out)>;
+
 struct MergedFolderRequest {
   WeightType type;
   uint64_t mostShardBytes = 0;
@@ -46,7 +51,10 @@ struct MergedFolderRequest {
   /// adapter's. Else the base's are.
   std::string tokenizer;
   ProgressListener progress; ///< receives bytes; may be empty
-  /// Weights that are written quantized; null: none.
+  /// Opens the values of a weight; empty: MergedModel::values().
+  std::function<StatusOr<ReadTensor>(const MergedTensor &)> open = {};
+  /// Weights that are written quantized, from MergedModel::values(); null:
+  /// none.
   const WeightQuantization *quantization = nullptr;
 };
 
@@ -65,6 +73,13 @@ uint64_t mergedPeakBytes(const MergedModel &model,
 /// value that the type cannot hold.
 Status writeMergedFolder(const MergedModel &model, const std::string &folder,
                          const MergedFolderRequest &request);
+
+/// Copies the settings of generation from the folder `base`, and the files of
+/// the tokenizer as MergedFolderRequest says. Returns whether there is a
+/// tokenizer.
+StatusOr<bool> copyTextFiles(const std::string &base,
+                             const std::string &tokenizer,
+                             const std::string &folder);
 
 } // namespace qlora
 

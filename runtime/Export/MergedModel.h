@@ -97,6 +97,8 @@ public:
                    std::span<uint8_t> out) const;
 
   const ModelFiles &base() const { return *files; }
+  /// Returns the adapter's changes; null without an adapter.
+  const AdapterChanges *changes() const { return adapter.get(); }
   /// Returns the base's config.json.
   const nlohmann::ordered_json &config() const { return baseConfig; }
   /// Returns the model's 16-bit type: config.json's, else BF16.

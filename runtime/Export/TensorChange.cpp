@@ -17,21 +17,25 @@ namespace qlora {
 /// Values of the base that are read at a time for norms.
 static constexpr int64_t kNormWindow = int64_t{1} << 20;
 
-/// Reads a tensor of an adapter as f32.
-static StatusOr<std::vector<float>>
-readFloats(const SafetensorsFile &file, const SafetensorsTensor *tensor) {
-  std::vector<float> values;
-  if (!tensor)
-    return values;
+StatusOr<std::vector<float>> readFactor(const SafetensorsFile &adapter,
+                                        const SafetensorsTensor &tensor) {
   QLORA_ASSIGN_OR_RETURN(const FileWeight weight,
-                         FileWeight::of(file, *tensor, tensor->shape));
-  std::vector<uint8_t> bytes(tensor->byteCount());
+                         FileWeight::of(adapter, tensor, tensor.shape));
+  std::vector<uint8_t> bytes(tensor.byteCount());
   QLORA_RETURN_IF_ERROR(weight.read(0, bytes));
-  values.resize(static_cast<size_t>(tensor->elementCount()));
+  std::vector<float> values(static_cast<size_t>(tensor.elementCount()));
   convertWeights(weight.dtype, bytes.data(), QLORA_DTYPE_F32,
                  reinterpret_cast<uint8_t *>(values.data()),
-                 tensor->elementCount());
+                 tensor.elementCount());
   return values;
+}
+
+/// Reads a factor that may be missing.
+static StatusOr<std::vector<float>>
+readFloats(const SafetensorsFile &file, const SafetensorsTensor *tensor) {
+  if (!tensor)
+    return std::vector<float>();
+  return readFactor(file, *tensor);
 }
 
 static std::vector<float> turned(const std::vector<float> &values,

@@ -47,6 +47,10 @@ struct TensorChange {
   int64_t rank() const { return a->shape[0] / experts; }
 };
 
+/// Reads a tensor of an adapter as f32.
+StatusOr<std::vector<float>> readFactor(const SafetensorsFile &adapter,
+                                        const SafetensorsTensor &tensor);
+
 /// A change with its factors in memory.
 class AppliedChange {
 public:

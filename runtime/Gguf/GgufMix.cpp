@@ -11,6 +11,7 @@
 namespace qlora {
 
 static constexpr GgufMix kMixes[] = {
+    {"f32", GgufType::kF32, false, 0},
     {"f16", GgufType::kF16, false, 1},
     {"bf16", GgufType::kBF16, false, 32},
     {"q8_0", GgufType::kQ8_0, false, 7},

@@ -18,13 +18,18 @@ namespace qlora {
 static const OptionRow kExportOptions[] = {
     {"to", OptionType::kChoice, "merged", kRun, "Export",
      "form to write. merged: the base with the adapter added to its weights, a "
-     "Hugging Face folder; peft: the adapter alone", "", "merged peft"},
+     "Hugging Face folder; peft: the adapter alone; gguf: the merged model as "
+     "a file for llama.cpp; ollama: that file and a Modelfile; gguf-lora: the "
+     "adapter alone as a file for llama.cpp", "",
+     "merged peft gguf ollama gguf-lora"},
     {"output", OptionType::kPath, "", kRun, "Export",
      "folder to write; empty: RUN_DIR, with form and --quantize at its end",
      "o"},
     {"outtype", OptionType::kChoice, "auto", kRun, "Export",
-     "type of the weights. auto: the base's 16-bit type, else bf16", "",
-     "auto bf16 f16 f32"},
+     "type of the weights. auto: with --to merged the base's 16-bit type, else "
+     "bf16; with gguf f16; with ollama q4_k_m; with gguf-lora f32. Types that "
+     "begin with q are only for gguf and ollama", "",
+     "auto bf16 f16 f32 q8_0 q5_k_m q4_k_m q4_0"},
     {"quantize", OptionType::kChoice, "none", kRun, "Export",
      "with --to merged: format to quantize the merged weights to. nf4: of "
      "bitsandbytes; fp8: of compressed-tensors, a scale per row; mxfp4: the "
@@ -39,8 +44,8 @@ static const OptionRow kExportOptions[] = {
      "files; dequantized: those that a quantized training computed with; auto: "
      "the ones with the smaller loss", "", "auto files dequantized"},
     {"max_shard_size", OptionType::kSize, "5GB", kRun, "Export",
-     "largest file of weights; a larger tensor gets a file of its own", "", "",
-     1},
+     "with --to merged: largest file of weights; a larger tensor gets a file "
+     "of its own", "", "", 1},
     {"validation_file", OptionType::kPath, "", kRun, "Export",
      "data to measure losses on; empty: the run's validation data, else a "
      "share of its training data"},
@@ -48,17 +53,25 @@ static const OptionRow kExportOptions[] = {
      "measure the loss of what is written, and let its reader load it; false: "
      "write it unmeasured"},
     {"reader_python", OptionType::kPath, "", kRun, "Export",
-     "Python with torch, transformers and peft, which reads the result; empty: "
-     "QLORA_READER_PYTHON, else python3"},
+     "Python with the program that reads the result: torch, transformers and "
+     "peft, or for GGUF files gguf and llama_cpp; empty: QLORA_READER_PYTHON, "
+     "else python3"},
     {"overwrite", OptionType::kBool, "false", kRun, "Export",
      "replace an earlier export in the output folder"},
     {"dry_run", OptionType::kBool, "false", kRun, "Export",
      "print the plan, and write nothing"},
 };
 
+/// Types of a merged model in a GGUF file.
+static constexpr const char *kGgufTypes =
+    "auto bf16 f16 f32 q8_0 q5_k_m q4_k_m q4_0";
+
 static constexpr ExportFormat kExportFormats[] = {
     {"merged", "auto bf16 f16 f32", exportMerged},
     {"peft", "auto", exportPeft},
+    {"gguf", kGgufTypes, exportGguf},
+    {"ollama", kGgufTypes, exportGguf},
+    {"gguf-lora", "auto f32 f16 bf16", exportGgufLora},
 };
 
 const Tool &exportTool() {

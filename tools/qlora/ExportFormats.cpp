@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/FindProgram.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
-#include "tools/qlora/ExportQuantize.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -29,11 +29,25 @@ static std::string lastName(const std::string &path) {
       .string();
 }
 
-ExportReport startReport(const ExportJob &job) {
+Status checkFindings(const ExportJob &job, const std::vector<Finding> &findings,
+                     std::vector<std::string> &notes) {
+  for (const Finding &finding : findings) {
+    if (finding.fit == Fit::kNo)
+      return Status::invalid("--to {}: {}. Fix: {}", job.format, finding.why,
+                             finding.todo);
+    notes.push_back(finding.why);
+  }
+  return Status::ok();
+}
+
+ExportReport startReport(const ExportJob &job,
+                         const std::vector<std::string> &notes) {
   ExportReport report;
   report.format = job.format;
   report.base = job.baseName;
   report.adapter = lastName(job.run);
+  for (const std::string &text : notes)
+    report.notes.push_back(text + ".");
   return report;
 }
 
@@ -49,6 +63,7 @@ StatusOr<std::optional<LossMeter>> startMeter(const ExportJob &job,
                        : ""));
   QLORA_ASSIGN_OR_RETURN(report.lossBefore, meter.ofBase());
   QLORA_ASSIGN_OR_RETURN(report.lossTrained, meter.ofTrained());
+  QLORA_RETURN_IF_ERROR(meter.makeRows());
   report.dataName = meter.dataName();
   report.usesTrainingRows = meter.isOfTraining();
   report.rows = meter.rowCount();
@@ -65,7 +80,7 @@ static StatusOr<std::string> readerPython(const ExportJob &job) {
     if (std::error_code ignored; fs::exists(python, ignored))
       return python;
     return Status::notFound("--reader-python: there is no '{}'. Fix: name a "
-                            "Python with torch, transformers and peft",
+                            "Python that has the reader",
                             python);
   }
   return findProgram("python3").value_or("");
@@ -88,7 +103,10 @@ static StatusOr<ReaderResult> parseResult(const std::string &form,
     return result;
   }
   result.name = json["reader"].get<std::string>();
-  result.loss = json["loss"].get<double>();
+  if (json["loss"].is_null())
+    result.notChecked = json["unmeasured"].get<std::string>();
+  else
+    result.loss = json["loss"].get<double>();
   result.equalTensors = json["tensors"].get<int64_t>();
   if (const auto &different = json["different"]; !different.empty())
     return Status::error(StatusCode::kInternal,
@@ -103,7 +121,8 @@ static StatusOr<ReaderResult> parseResult(const std::string &form,
 
 StatusOr<ReaderResult> readBack(const ExportJob &job, const LossMeter &meter,
                                 const std::string &form,
-                                const std::string &folder) {
+                                const std::string &path,
+                                const std::vector<std::string> &more) {
   ReaderResult none;
   QLORA_ASSIGN_OR_RETURN(const std::string python, readerPython(job));
   if (python.empty()) {
@@ -114,20 +133,23 @@ StatusOr<ReaderResult> readBack(const ExportJob &job, const LossMeter &meter,
   std::error_code ignored;
   const fs::path script = fs::canonical(converter, ignored).parent_path() /
                           "qlora_data/read_back.py";
-  std::vector<std::string> words = {python, script.string(), form, folder,
+  std::vector<std::string> words = {python, script.string(), form, path,
                                     meter.rowsFile()};
-  if (form == "peft")
-    words.push_back("--base=" + job.base);
-  if (isQuantizing(job)) {
-    const std::string file = meter.scratchFile("digests.json");
-    QLORA_RETURN_IF_ERROR(writeDigests(folder, file));
-    words.push_back("--digests=" + file);
-  }
+  words.insert(words.end(), more.begin(), more.end());
   QLORA_ASSIGN_OR_RETURN(const ProcessOutput output, runProgram(words));
   if (output.exitCode != 0)
     return Status::unavailable("'{}' ended with code {}: {}", python,
                                output.exitCode, output.errors);
   return parseResult(form, output.out);
+}
+
+StatusOr<std::string>
+writeDigests(const LossMeter &meter,
+             const std::map<std::string, std::string> &digests) {
+  const std::string path = meter.scratchFile("digests.json");
+  QLORA_RETURN_IF_ERROR(
+      replaceWholeFile(path, dumpJson(nlohmann::ordered_json(digests))));
+  return "--digests=" + path;
 }
 
 void printReport(const ExportJob &job, const ExportReport &report) {

@@ -7,9 +7,11 @@
 #ifndef QLORA_TOOLS_QLORA_EXPORTFORMATS_H
 #define QLORA_TOOLS_QLORA_EXPORTFORMATS_H
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Export/ExportReport.h"
@@ -17,6 +19,7 @@
 #include "runtime/Export/StagedFolder.h"
 #include "tools/qlora/ExportJob.h"
 #include "tools/qlora/LossMeter.h"
+#include "tools/qlora/TargetRules.h"
 
 namespace qlora {
 
@@ -30,36 +33,38 @@ struct ExportFormat {
 
 Status exportMerged(const ExportJob &job); ///< ExportMerged.cpp
 Status exportPeft(const ExportJob &job);   ///< ExportPeft.cpp
+Status exportGguf(const ExportJob &job); ///< ExportGguf.cpp; ollama too
+Status exportGgufLora(const ExportJob &job); ///< ExportGgufLora.cpp
 
-/// Returns a report with the names of base and adapter.
-ExportReport startReport(const ExportJob &job);
+
+/// Refuses the first finding that does not fit. Appends what the others say to
+/// `notes`.
+Status checkFindings(const ExportJob &job, const std::vector<Finding> &findings,
+                     std::vector<std::string> &notes);
+
+/// Returns a report with the names of base and adapter, and with notes: clauses
+/// without a period.
+ExportReport startReport(const ExportJob &job,
+                         const std::vector<std::string> &notes = {});
 
 /// Opens the meter, and measures the losses before and after training. Returns
 /// nothing with --no-verify.
 StatusOr<std::optional<LossMeter>> startMeter(const ExportJob &job,
                                               ExportReport &report);
 
-/// A merged model that was written as a Hugging Face folder.
-struct MergedCandidate {
-  BaseChoice choice;
-  StagedFolder folder;
-  Artefact artefact;
-};
-
-/// Writes the merged model for each base of --merge-into into a staged folder,
-/// and measures it. Returns the one with the smallest loss. Adds all to the
-/// report, the best one first, and says in `sentence` which base it has.
-StatusOr<MergedCandidate> writeBestMerged(const ExportJob &job,
-                                          std::optional<LossMeter> &meter,
-                                          ExportReport &report,
-                                          std::string &sentence);
-
-/// Lets transformers or PEFT read `folder` (read_back.py) and measure its loss.
+/// Lets the form's reader read `path` (read_back.py) and measure its loss.
 /// Returns kInvalidArgument if the reader cannot load it, or reads other
-/// values. `form`: "merged" or "peft".
+/// values. `form`: "merged", "peft", "gguf" or "gguf-lora"; `more`: further
+/// words for the script.
 StatusOr<ReaderResult> readBack(const ExportJob &job, const LossMeter &meter,
                                 const std::string &form,
-                                const std::string &folder);
+                                const std::string &path,
+                                const std::vector<std::string> &more = {});
+
+/// Writes the digests of a file's tensors for read_back.py. Returns its flag.
+StatusOr<std::string>
+writeDigests(const LossMeter &meter,
+             const std::map<std::string, std::string> &digests);
 
 /// Prints the table and the warnings, and how to load the result.
 void printReport(const ExportJob &job, const ExportReport &report);

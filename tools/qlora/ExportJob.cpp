@@ -156,6 +156,8 @@ StatusOr<ExportJob> ExportJob::find(const std::string &word, Options given) {
   job.output = job.own.text("output");
   if (job.output.empty())
     job.output = defaultOutput(job);
+  while (job.output.size() > 1 && job.output.ends_with('/'))
+    job.output.pop_back();
   if (const std::string base = job.own.text("base"); !base.empty()) {
     QLORA_ASSIGN_OR_RETURN(job.base, modelFolder(base));
     if (!isThere(job.base))
@@ -173,7 +175,12 @@ StatusOr<ExportJob> ExportJob::find(const std::string &word, Options given) {
   return job;
 }
 
-static BaseForm formOf(const ModelConfig &config) {
+std::string ExportJob::headName() const {
+  return config.modulePath(config.family->modules.head) + ".weight";
+}
+
+static BaseForm formOf(const ExportJob &job) {
+  const ModelConfig &config = job.config;
   const Family &family = *config.family;
   const Experts &experts = family.experts;
   BaseForm form;
@@ -182,7 +189,7 @@ static BaseForm formOf(const ModelConfig &config) {
   if (config.tied) {
     const ModuleNames &names = family.modules;
     form.tiedEmbedding = config.modulePath(names.embedding) + ".weight";
-    form.tiedHead = config.modulePath(names.head) + ".weight";
+    form.tiedHead = job.headName();
   }
   if (!experts.isThere())
     return form;
@@ -199,10 +206,21 @@ StatusOr<MergedModel> ExportJob::open(BaseChoice choice,
   MergeRequest request;
   request.base = choice == BaseChoice::kFiles ? base : trainedBase;
   request.adapter = run;
-  request.form = formOf(config);
+  request.form = formOf(*this);
   if (choice == BaseChoice::kDequantized && !config.storedFormat)
     request.quantized = program;
   return MergedModel::open(request);
+}
+
+StatusOr<MergedModel> ExportJob::openBase(BaseChoice choice) const {
+  MergeRequest request;
+  request.base = choice == BaseChoice::kFiles ? base : trainedBase;
+  request.form = formOf(*this);
+  return MergedModel::open(request);
+}
+
+std::string ExportJob::title() const {
+  return fs::path(output).lexically_normal().filename().string();
 }
 
 WeightType ExportJob::weightType() const {

@@ -57,10 +57,16 @@ struct ExportJob {
   bool trainsQuantized() const {
     return !trained.quantizedFormat().empty() || config.storedFormat;
   }
+  /// Name of the LM head's weight.
+  std::string headName() const;
   /// Merges into a base. `program`: of the training, needed for kDequantized
   /// if the training quantized the base when it read it.
   StatusOr<MergedModel> open(BaseChoice choice,
                              const LoadedModule *program) const;
+  /// Opens the values of a base without the adapter.
+  StatusOr<MergedModel> openBase(BaseChoice choice) const;
+  /// Name of the output folder.
+  std::string title() const;
   /// Returns the type of --outtype; no value for auto.
   WeightType weightType() const;
 };

@@ -1,64 +1,30 @@
 // SPDX-License-Identifier: MIT
 
 // `qlora export --to merged`: a Hugging Face folder with the adapter merged
-// into its weights. If the training quantized the base, there are two
-// candidates: the adapter added to the files' values, and to the values that
-// the training computed with. Both are written and measured, and the better one
-// is kept. With --quantize, each is quantized, and the better one is chosen
-// then.
+// into its weights, which --quantize quantizes.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Export/MergedFolder.h"
+#include "tools/qlora/ExportCandidates.h"
 #include "tools/qlora/ExportFormats.h"
 #include "tools/qlora/ExportQuantize.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
 
-namespace fs = std::filesystem;
-
-static const char *titleOf(BaseChoice choice) {
-  return choice == BaseChoice::kFiles ? "the base's files"
-                                      : "the dequantized base";
-}
+using Quantization = std::optional<WeightQuantization>;
 
 static std::string typeName(const ExportJob &job, const MergedModel &model) {
   return std::string(
       safetensorsDtypeName(job.weightType().value_or(model.dtype())));
 }
-
-/// Returns the bases to try, according to --merge-into.
-static StatusOr<std::vector<BaseChoice>> choicesOf(const ExportJob &job) {
-  const std::string wanted = job.own.text("merge_into");
-  std::vector<BaseChoice> choices = job.choices;
-  if (wanted != "auto") {
-    std::erase_if(choices, [&](BaseChoice choice) {
-      return nameOf(choice) != wanted;
-    });
-    if (choices.empty())
-      return Status::invalid("--merge-into {} is not possible here. {} Fix: "
-                             "--merge-into {}",
-                             wanted,
-                             job.missingChoice.empty()
-                                 ? "The training did not quantize the base."
-                                 : job.missingChoice,
-                             nameOf(job.choices.front()));
-  }
-  if (choices.size() > 1 && !job.own.boolean("verify"))
-    return Status::invalid("--no-verify cannot choose between the values of "
-                           "the base's files and the dequantized ones. Fix: "
-                           "--merge-into dequantized");
-  return choices;
-}
-
-using Quantization = std::optional<WeightQuantization>;
 
 static MergedFolderRequest requestFor(const ExportJob &job,
                                       const Quantization &quantization) {
@@ -82,17 +48,13 @@ static void printPlan(const ExportJob &job, const MergedModel &model,
     bytes += shard.bytes;
   const auto adapted =
       std::ranges::count_if(model.tensors(), &MergedTensor::isAdapted);
-  std::string into;
-  for (const BaseChoice choice : choices)
-    into += (into.empty() ? "" : " and ") + std::string(titleOf(choice));
   fmt::print("base     {}, {}\n"
              "adapter  {}: changes {} of {} tensors\n"
-             "merge    into {}{}\n"
+             "merge    {}\n"
              "{}write    {} in {} to {}\n"
              "memory   {} for weights (largest tensor: {})\n",
              job.baseName, typeName(job, model), shownPath(job.run), adapted,
-             model.tensors().size(), into,
-             choices.size() > 1 ? "; the better one is kept" : "",
+             model.tensors().size(), planOf(choices),
              quantization
                  ? fmt::format("quantize {} to {}\n",
                                formatCounted(std::ssize(quantization->weights),
@@ -107,117 +69,54 @@ static void printPlan(const ExportJob &job, const MergedModel &model,
   std::fflush(stdout); // before the notes of other tools
 }
 
-static StatusOr<MergedCandidate>
-writeCandidate(const ExportJob &job, const MergedModel &model,
-               BaseChoice choice, const Quantization &quantization) {
-  QLORA_ASSIGN_OR_RETURN(
-      StagedFolder folder,
-      StagedFolder::create(job.output, job.own.boolean("overwrite")));
-  QLORA_RETURN_IF_ERROR(writeMergedFolder(model, folder.path(),
-                                          requestFor(job, quantization)));
-  const std::string type = quantization
-                               ? std::string(quantization->format->title)
-                               : typeName(job, model);
-  Artefact artefact;
-  artefact.name = fmt::format("adapter added to {}, {}", titleOf(choice), type);
-  artefact.cause =
-      fmt::format("{} of the merged weights to {}{}",
-                  quantization ? "quantization" : "rounding", type,
-                  quantization && quantization->format->dtype == QLORA_DTYPE_FP8
-                      ? " (in readers also of activations)"
-                      : "");
-  if (choice == BaseChoice::kFiles && job.trainsQuantized())
-    artefact.cause = "the training computed with the dequantized base" +
-                     (quantization ? ", and " + artefact.cause : "");
-  return MergedCandidate{choice, std::move(folder), std::move(artefact)};
+static StatusOr<double> measureFolder(LossMeter &meter, const MergedModel &,
+                                      BaseChoice, const std::string &folder) {
+  return meter.ofModel(folder);
 }
 
-/// Says which base the adapter was added to, and by how much it is better.
-static std::string sentenceOf(const ExportJob &job,
-                              const std::vector<MergedCandidate> &all) {
-  const MergedCandidate &best = all.front();
-  std::string text = best.choice == BaseChoice::kFiles
-                         ? "It was added to the weights of the base's files"
-                         : "It was added to the dequantized base, the values "
-                           "that the training computed with";
-  if (all.size() > 1)
-    text += fmt::format(
-        ". Its loss is {:.5f} lower than if it were added to {}",
-        *all[1].artefact.loss - *best.artefact.loss, titleOf(all[1].choice));
-  text += ".";
-  return job.missingChoice.empty() ? text : text + " " + job.missingChoice;
+/// The folder without quantization. `model` is any candidate: all have the same
+/// types.
+static CandidateForm plainForm(const ExportJob &job, const MergedModel &model) {
+  CandidateForm form;
+  form.type = typeName(job, model);
+  form.cause = "rounding of the merged weights to " + form.type;
+  form.write = [&job](const MergedModel &merged, BaseChoice,
+                      const std::string &folder) {
+    return writeMergedFolder(merged, folder, requestFor(job, {}));
+  };
+  form.measure = measureFolder;
+  return form;
 }
 
-/// Opens the program whose runs quantize the base, if a choice needs it.
-static StatusOr<std::optional<LoadedModule>>
-openProgram(const ExportJob &job, const std::vector<BaseChoice> &choices,
-            std::optional<LossMeter> &meter) {
-  if (job.config.storedFormat ||
-      std::ranges::count(choices, BaseChoice::kDequantized) == 0)
-    return std::optional<LoadedModule>();
-  std::string path;
-  if (meter) {
-    QLORA_ASSIGN_OR_RETURN(path, meter->trainedProgram());
-  } else {
-    QLORA_ASSIGN_OR_RETURN(LossMeter unused,
-                           LossMeter::create(job, /*needsData=*/false));
-    QLORA_ASSIGN_OR_RETURN(path, unused.trainedProgram());
-  }
-  QLORA_ASSIGN_OR_RETURN(LoadedModule program, LoadedModule::open(path));
-  return std::optional(std::move(program));
+static CandidateForm quantizedForm(const ExportJob &job,
+                                   const WeightQuantization &quantization) {
+  CandidateForm form;
+  form.type = quantization.format->title;
+  form.isQuantized = true;
+  form.cause = fmt::format("quantization of the merged weights to {}{}",
+                           form.type,
+                           quantization.format->dtype == QLORA_DTYPE_FP8
+                               ? " (in readers also of activations)"
+                               : "");
+  form.write = [&job](const MergedModel &merged, BaseChoice,
+                      const std::string &folder) -> Status {
+    QLORA_ASSIGN_OR_RETURN(const Quantization of,
+                           quantizationOf(job, merged));
+    return writeMergedFolder(merged, folder, requestFor(job, of));
+  };
+  form.measure = measureFolder;
+  return form;
 }
 
-/// Writes a candidate, and measures its loss unless there is no meter.
-static StatusOr<MergedCandidate>
-measureCandidate(const ExportJob &job, const MergedModel &model,
-                 BaseChoice choice, const Quantization &quantization,
-                 std::optional<LossMeter> &meter) {
-  QLORA_ASSIGN_OR_RETURN(MergedCandidate candidate,
-                         writeCandidate(job, model, choice, quantization));
-  if (meter) {
-    QLORA_ASSIGN_OR_RETURN(candidate.artefact.loss,
-                           meter->ofModel(candidate.folder.path()));
-  }
-  return candidate;
-}
+namespace {
+struct MergedPlan {
+  std::vector<CandidateForm> forms; ///< the first is written
+  std::string quantized; ///< description of the quantization, or empty
+};
+} // namespace
 
-StatusOr<MergedCandidate> writeBestMerged(const ExportJob &job,
-                                          std::optional<LossMeter> &meter,
-                                          ExportReport &report,
-                                          std::string &sentence) {
-  QLORA_ASSIGN_OR_RETURN(const std::vector<BaseChoice> choices,
-                         choicesOf(job));
-  QLORA_ASSIGN_OR_RETURN(const std::optional<LoadedModule> program,
-                         openProgram(job, choices, meter));
-  std::vector<MergedCandidate> all;
-  std::vector<Artefact> unquantized;
-  for (const BaseChoice choice : choices) {
-    QLORA_ASSIGN_OR_RETURN(const MergedModel model,
-                           job.open(choice, program ? &*program : nullptr));
-    QLORA_ASSIGN_OR_RETURN(const Quantization quantization,
-                           quantizationOf(job, model));
-    if (quantization && meter) {
-      QLORA_ASSIGN_OR_RETURN(const MergedCandidate measured,
-                             measureCandidate(job, model, choice, {}, meter));
-      unquantized.push_back(measured.artefact);
-    }
-    QLORA_ASSIGN_OR_RETURN(
-        MergedCandidate candidate,
-        measureCandidate(job, model, choice, quantization, meter));
-    all.push_back(std::move(candidate));
-  }
-  if (all.size() > 1 && *all[1].artefact.loss < *all[0].artefact.loss)
-    std::swap(all[0], all[1]);
-  all.front().artefact.isWritten = true;
-  for (const MergedCandidate &candidate : all)
-    report.artefacts.push_back(candidate.artefact);
-  std::ranges::copy(unquantized, std::back_inserter(report.artefacts));
-  sentence = sentenceOf(job, all);
-  return std::move(all.front());
-}
-
-/// Prints the plan. Returns a description of the quantization.
-static StatusOr<std::string> planMerged(const ExportJob &job) {
+/// Prints the plan.
+static StatusOr<MergedPlan> planMerged(const ExportJob &job) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<BaseChoice> choices,
                          choicesOf(job));
   QLORA_ASSIGN_OR_RETURN(const MergedModel model,
@@ -225,32 +124,59 @@ static StatusOr<std::string> planMerged(const ExportJob &job) {
   QLORA_ASSIGN_OR_RETURN(const Quantization quantization,
                          quantizationOf(job, model));
   printPlan(job, model, choices, quantization);
-  return quantization ? describeQuantization(job, *quantization)
-                      : std::string();
+  MergedPlan plan;
+  if (quantization) {
+    plan.forms.push_back(quantizedForm(job, *quantization));
+    plan.quantized = describeQuantization(job, *quantization);
+  }
+  plan.forms.push_back(plainForm(job, model));
+  return plan;
+}
+
+static std::string usageOf(const std::string &title) {
+  return fmt::format(
+      "```python\nfrom transformers import AutoModelForCausalLM, "
+      "AutoTokenizer\n\n"
+      "model = AutoModelForCausalLM.from_pretrained({0})\n"
+      "tokenizer = AutoTokenizer.from_pretrained({0})\n```\n",
+      dumpJson(nlohmann::ordered_json(title)));
+}
+
+static StatusOr<ReaderResult> readMerged(const ExportJob &job,
+                                         const LossMeter &meter,
+                                         const std::string &folder) {
+  std::vector<std::string> more;
+  if (isQuantizing(job)) {
+    QLORA_ASSIGN_OR_RETURN(const auto digests, digestsOfDecoded(folder));
+    QLORA_ASSIGN_OR_RETURN(const std::string flag,
+                           writeDigests(meter, digests));
+    more.push_back(flag);
+  }
+  return readBack(job, meter, "merged", folder, more);
 }
 
 Status exportMerged(const ExportJob &job) {
-  QLORA_ASSIGN_OR_RETURN(const std::string quantized, planMerged(job));
+  QLORA_ASSIGN_OR_RETURN(const MergedPlan plan, planMerged(job));
   if (job.own.boolean("dry_run"))
     return Status::ok();
   ExportReport report = startReport(job);
-  if (!quantized.empty())
-    report.notes.push_back(quantized);
+  if (!plan.quantized.empty())
+    report.notes.push_back(plan.quantized);
   QLORA_ASSIGN_OR_RETURN(std::optional<LossMeter> meter,
                          startMeter(job, report));
   std::string sentence;
-  QLORA_ASSIGN_OR_RETURN(MergedCandidate best,
-                         writeBestMerged(job, meter, report, sentence));
+  QLORA_ASSIGN_OR_RETURN(Candidate best,
+                         writeBest(job, meter, plan.forms, report, sentence));
   if (meter) {
-    QLORA_ASSIGN_OR_RETURN(
-        report.artefacts.front().reader,
-        readBack(job, *meter, "merged", best.folder.path()));
+    QLORA_ASSIGN_OR_RETURN(report.artefacts.front().reader,
+                           readMerged(job, *meter, best.folder.path()));
   }
-  const std::string title = fs::path(job.output).filename().string();
+  const std::string title = job.title();
   QLORA_RETURN_IF_ERROR(report.write(best.folder.path()));
   QLORA_RETURN_IF_ERROR(
       replaceWholeFile(best.folder.path() + "/README.md",
-                       mergedCard(report, title, sentence)));
+                       modelCard(report, {title, "transformers",
+                                          usageOf(title), sentence})));
   QLORA_RETURN_IF_ERROR(best.folder.commit());
   printReport(job, report);
   return Status::ok();

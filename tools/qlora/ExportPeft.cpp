@@ -62,7 +62,8 @@ Status exportPeft(const ExportJob &job) {
     artefact.reader.notChecked = "the base is quantized in its files";
   } else if (meter) {
     QLORA_ASSIGN_OR_RETURN(artefact.reader,
-                           readBack(job, *meter, "peft", folder.path()));
+                           readBack(job, *meter, "peft", folder.path(),
+                                    {"--base=" + job.base}));
   }
   report.artefacts.push_back(std::move(artefact));
   QLORA_RETURN_IF_ERROR(report.write(folder.path()));

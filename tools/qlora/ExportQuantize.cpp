@@ -11,7 +11,6 @@
 #include "frontend/DecoderWeights.h"
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/UserFiles.h"
 
 namespace qlora {
 
@@ -249,13 +248,8 @@ quantizationOf(const ExportJob &job, const MergedModel &model) {
 }
 
 //===----------------------------------------------------------------------===//
-// Proof and text
+// Text
 //===----------------------------------------------------------------------===//
-
-Status writeDigests(const std::string &folder, const std::string &file) {
-  QLORA_ASSIGN_OR_RETURN(const auto digests, digestsOfDecoded(folder));
-  return replaceWholeFile(file, dumpJson(ordered_json(digests)));
-}
 
 std::string describeQuantization(const ExportJob &job,
                                  const WeightQuantization &how) {

@@ -28,9 +28,6 @@ Status checkQuantize(const ExportJob &job);
 StatusOr<std::optional<WeightQuantization>>
 quantizationOf(const ExportJob &job, const MergedModel &model);
 
-/// Writes digestsOfDecoded() of a folder as JSON.
-Status writeDigests(const std::string &folder, const std::string &file);
-
 /// Returns sentences that say what is quantized and how.
 std::string describeQuantization(const ExportJob &job,
                                  const WeightQuantization &how);

@@ -258,6 +258,10 @@ StatusOr<std::optional<double>> LossMeter::ofTrained() {
   return std::optional(loss);
 }
 
+Status LossMeter::makeRows() {
+  return rows ? Status::ok() : ofModel(job->trainedBase).status();
+}
+
 StatusOr<double> LossMeter::ofModel(const std::string &folder) {
   std::vector<OptionSetting> settings = {
       settingOf("model_name_or_path", absolutePath(folder)),

@@ -33,6 +33,8 @@ public:
   const std::string &dataName() const { return name; }
   /// Whether the data are training rows, because there are no others.
   bool isOfTraining() const { return usesTraining; }
+  /// Makes the file of rows, unless a measurement has made it.
+  Status makeRows();
   /// Number of rows, after the first measurement.
   int64_t rowCount() const { return rows; }
   /// JSONL file of the rows (Session/EvaluatedRows.h), after the first one.

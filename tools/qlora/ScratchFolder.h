@@ -16,16 +16,21 @@ namespace qlora {
 
 class ScratchFolder {
 public:
-  /// `purpose`: part of the folder's name, and named in errors.
+  /// Creates it in TMPDIR. `purpose`: part of the folder's name, and named in
+  /// errors.
   static StatusOr<ScratchFolder> create(const std::string &purpose) {
     std::error_code ignored;
-    const std::filesystem::path base =
-        std::filesystem::temp_directory_path(ignored);
-    std::string name = (base / ("qlora-" + purpose + "-XXXXXX")).string();
+    return create(purpose,
+                  std::filesystem::temp_directory_path(ignored).string());
+  }
+  /// Creates it in `base`.
+  static StatusOr<ScratchFolder> create(const std::string &purpose,
+                                        const std::string &base) {
+    std::string name = base + "/qlora-" + purpose + "-XXXXXX";
     if (!mkdtemp(name.data()))
       return Status::unavailable("cannot create a folder in '{}' for {}; set "
                                  "TMPDIR to another folder",
-                                 base.string(), purpose);
+                                 base, purpose);
     return ScratchFolder(std::move(name));
   }
   ScratchFolder(ScratchFolder &&other) noexcept

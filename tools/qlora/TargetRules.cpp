@@ -102,8 +102,8 @@ constexpr unsigned kOllama = bit(ExportTarget::kOllama);
 
 constexpr const char *kMerge =
     "qlora export RUN --to merged, and load that model";
-constexpr const char *kMergeGguf = "qlora export RUN --to merged, and convert "
-                                   "that with convert_hf_to_gguf.py";
+constexpr const char *kMergeGguf = "qlora export RUN --to gguf";
+constexpr const char *kLoraGguf = "qlora export RUN --to gguf-lora";
 
 using Facts = ExportFacts;
 constexpr Fit kNo = Fit::kNo, kNote = Fit::kNote;
@@ -119,9 +119,6 @@ constexpr TargetRule kRules[] = {
     {kVllm, kNo,
      [](const Facts &f) { return f.isAdapter && !supportOf(f).hasVllmLora; },
      "vLLM has no LoRA for {architecture}", kMerge},
-    {kLlamaCpp, kNo, [](const Facts &f) { return f.linearsAreInOut; },
-     "llama.cpp's converter transposes adapters of {architecture} wrongly",
-     kMergeGguf},
     // Kinds of adapters.
     {kVllm, kNo, [](const Facts &f) { return f.usesDora; }, "vLLM has no DoRA",
      kMerge},
@@ -158,8 +155,6 @@ constexpr TargetRule kRules[] = {
      "vLLM has adapters of single experts of {architecture}, but no "
      "target_parameters",
      kMerge},
-    {kLlamaCpp, kNo, [](const Facts &f) { return f.adaptsStackedExperts; },
-     "llama.cpp's converter has no target_parameters", kMergeGguf},
     {kPeft, kNote, [](const Facts &f) { return f.adaptsStackedExperts; },
      "target_parameters need PEFT 0.17 or newer", "pip install -U peft"},
     {kVllm, kNote,
@@ -189,7 +184,13 @@ constexpr TargetRule kRules[] = {
      [](const Facts &f) { return f.usesRslora || f.hasAlphaPattern; },
      "convert_lora_to_gguf.py ignores rsLoRA and patterns of alpha: it scales "
      "all modules by alpha / rank",
-     kMergeGguf},
+     kLoraGguf},
+    {kLlamaCpp, kNote,
+     [](const Facts &f) { return f.isAdapter && f.linearsAreInOut; },
+     "convert_lora_to_gguf.py transposes adapters of {architecture} wrongly",
+     kLoraGguf},
+    {kLlamaCpp, kNote, [](const Facts &f) { return f.adaptsStackedExperts; },
+     "convert_lora_to_gguf.py has no target_parameters", kLoraGguf},
     // Files.
     {kPeft | kVllm | kLlamaCpp, kNo,
      [](const Facts &f) { return !f.unknownTensor.empty(); },
@@ -197,7 +198,7 @@ constexpr TargetRule kRules[] = {
      "save the adapter again with save_pretrained of PEFT"},
     {kOllama, kNote, [](const Facts &f) { return f.isAdapter; },
      "ollama loads the merged model, because its engine has no adapters",
-     kMergeGguf},
+     "qlora export RUN --to ollama"},
 };
 
 } // namespace
@@ -213,8 +214,7 @@ static std::string textOf(const char *text, const ExportFacts &facts) {
                      fmt::arg("modules", fmt::join(facts.savedModules, ", ")));
 }
 
-/// Returns what llama.cpp cannot compute of the model, or computes differently.
-static std::vector<Finding> ggufFindings(const ExportFacts &facts) {
+std::vector<Finding> ggufFindings(const ExportFacts &facts) {
   std::vector<Finding> findings;
   const std::string &refusal = facts.ggufRefusal;
   // The remedy follows the first semicolon.

@@ -45,6 +45,10 @@ struct Finding {
 /// target loads the model, or the model with its adapter.
 std::vector<Finding> findingsFor(ExportTarget target, const ExportFacts &facts);
 
+/// Returns what llama.cpp cannot compute of a merged model (kNo), or computes
+/// differently (kNote).
+std::vector<Finding> ggufFindings(const ExportFacts &facts);
+
 /// Returns the worst of the findings; kYes if there are none.
 Fit worstFit(const std::vector<Finding> &findings);
 

@@ -49,7 +49,8 @@ TEST(ExportReport, HasOneTableInBothFiles) {
               HasSubstr("| merged, BF16 | 1.25000 | +0.25000 | not checked: "
                         "not installed: torch | - | - |"));
   EXPECT_THAT(report.table(), HasSubstr("| not written: other | 9.00000"));
-  const std::string card = mergedCard(report, "model", "It was added to X.");
+  const std::string card = modelCard(
+      report, {"model", "transformers", "Load it.", "It was added to X."});
   EXPECT_THAT(card, HasSubstr(report.table()));
   EXPECT_THAT(card, HasSubstr("base_model: \"org/base\""));
   EXPECT_THAT(card, HasSubstr("run\\_1"));

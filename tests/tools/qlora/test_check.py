@@ -137,7 +137,7 @@ class TrainingTest(CheckTest):
     def test_families(self):
         self.expect([golden("gpt2")],
                     vllm=(NO, "no LoRA for GPT2LMHeadModel"),
-                    llama_cpp=(NO, "transposes adapters of GPT2LMHeadModel"))
+                    llama_cpp=(NOTE, "transposes adapters of GPT2LMHeadModel"))
         window = "ignores this model's attention window of"
         self.expect([golden("mistral-window")], llama_cpp=(NOTE, window),
                     ollama=(NOTE, window))
@@ -154,7 +154,7 @@ class TrainingTest(CheckTest):
                 [model, "--lora-target-modules", "q_proj",
                  "--target-parameters", "mlp.experts.down_proj"],
                 peft=(NOTE, "PEFT 0.17"),
-                llama_cpp=(NO, "no target_parameters"), **texts)
+                llama_cpp=(NOTE, "no target_parameters"), **texts)
 
     def test_full_fine_tuning(self):
         found = self.check(golden("llama-full"), "--finetuning-type=full",

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: MIT
 
-"""Reads an exported model or adapter with transformers or PEFT, and measures
-its loss.
+"""Reads an exported model or adapter with the program that it is for, and
+measures its loss.
 
     PYTHON read_back.py merged FOLDER ROWS.jsonl [--digests DIGESTS.json]
     PYTHON read_back.py peft FOLDER ROWS.jsonl --base MODEL
+    PYTHON read_back.py gguf FILE ROWS.jsonl --digests DIGESTS.json
+    PYTHON read_back.py gguf-lora FILE ROWS.jsonl --digests DIGESTS.json --base
+           FILE
 
-PYTHON has torch, transformers and, for adapters, peft. This file needs only one
-other module of qlora-data, read_quantized.py. ROWS.jsonl has rows {"input_ids",
+PYTHON has torch, transformers and, for adapters, peft; for GGUF files it has
+gguf and llama.cpp. This file needs two other modules of qlora-data,
+read_quantized.py and read_gguf.py. ROWS.jsonl has rows {"input_ids",
 "labels"}, as qlora-run --evaluation-rows writes them. DIGESTS.json has the
-SHA-256 of each quantized weight's values. Prints one JSON object:
+SHA-256 of the float32 values of each quantized weight, or of each tensor of a
+GGUF file. Prints one JSON object:
 
     reader     "transformers 5.24.0"
-    loss       mean over labelled tokens, computed in float32
+    loss       mean over labelled tokens, computed in float32; null: not
+               measured
+    unmeasured why there is no loss
     tensors    number of tensors that have the values of the files
     different  names of tensors that have other values
     missing    instead of all: why nothing was checked
@@ -155,23 +162,32 @@ def read_peft(options):
             "loss": loss_of(model, rows_of(options.rows))}
 
 
+def read_gguf(options):
+    return module_here("read_gguf").read(options.folder,
+                                         rows_of(options.rows),
+                                         options.digests, options.base)
+
+
+FORMS = {"merged": (["torch", "transformers", "safetensors"], read_merged),
+         "peft": (["torch", "transformers", "safetensors", "peft"], read_peft),
+         "gguf": (["numpy", "gguf"], read_gguf),
+         "gguf-lora": (["numpy", "gguf"], read_gguf)}
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("form", choices=("merged", "peft"))
-    parser.add_argument("folder")
+    parser.add_argument("form", choices=tuple(FORMS))
+    parser.add_argument("folder", help="folder or file")
     parser.add_argument("rows")
     parser.add_argument("--base")
     parser.add_argument("--digests")
     options = parser.parse_args()
-    needed = ["torch", "transformers", "safetensors"]
-    if options.form == "peft":
-        needed.append("peft")
-    else:
-        needed += read_quantized.packages_for(options.folder)
+    needed, read = FORMS[options.form]
+    if options.form == "merged":
+        needed = needed + read_quantized.packages_for(options.folder)
     if missing(needed):
         result = {"missing": f"not installed: {', '.join(missing(needed))}"}
     else:
-        read = read_merged if options.form == "merged" else read_peft
         try:
             result = read(options)
         except Exception as error:  # any failure of the reader is a result

@@ -7,8 +7,9 @@
 # Tests need numpy and ortools. --tests also installs software for single tests:
 # packaging tools (dpkg-dev, file, help2man, auditwheel), launchers (torchrun,
 # mpirun, Slurm), network namespaces (iproute2, nftables), PEFT, transformers,
-# TensorBoard, rouge-score, clients (openai, lm_eval), a browser (Chromium),
-# NVML's header, NVIDIA's disassembler, and nvcc if the machine has none.
+# llama.cpp, TensorBoard, rouge-score, clients (openai, lm_eval), a browser
+# (Chromium), NVML's header, NVIDIA's disassembler, and nvcc if the machine has
+# none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -74,6 +75,14 @@ if ! .venv/peft/bin/pip show -q peft 2>/dev/null; then
     accelerate==1.0.1 tokenizers==0.19.1 huggingface_hub==0.25.2 \
     safetensors==0.4.5 regex tqdm psutil packaging pyyaml requests filelock \
     fsspec urllib3 idna certifi charset-normalizer typing_extensions
+fi
+
+# llama.cpp, which reads exported GGUF files. numpy is Debian's.
+if ! .venv/llama/bin/pip show -q xllamacpp 2>/dev/null; then
+  echo "installing gguf and xllamacpp into .venv/llama"
+  /usr/bin/python3 -m venv --system-site-packages .venv/llama
+  .venv/llama/bin/pip install -q --no-deps gguf==0.19.0 \
+    xllamacpp==2026.10.11549 tqdm pyyaml requests
 fi
 
 # Clients of qlora serve.

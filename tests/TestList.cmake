@@ -22,7 +22,8 @@ function(test_case name tier seconds)
   endif()
 endfunction()
 set(tools --tools ${CMAKE_BINARY_DIR}/bin)
-# e2e() runs a script in install.sh's Python environment, in_peft() in PEFT's.
+# e2e() runs a script in install.sh's Python environment, in_peft() in PEFT's,
+# and in_llama() in llama.cpp's.
 function(e2e name tier seconds script)
   test_case(${name} ${tier} ${seconds} ${Python3_EXECUTABLE} ${script} ${tools}
             ${ARGN})
@@ -30,6 +31,10 @@ endfunction()
 set(peft ${CMAKE_SOURCE_DIR}/.venv/peft/bin/python)
 function(in_peft name tier seconds script)
   test_case(${name} ${tier} ${seconds} ${peft} ${script} ${tools} ${ARGN})
+endfunction()
+set(llama ${CMAKE_SOURCE_DIR}/.venv/llama/bin/python)
+function(in_llama name tier seconds)
+  test_case(${name} ${tier} ${seconds} ${llama} gguf_export.py ${tools} ${ARGN})
 endfunction()
 # Adds a test of golden cases. The arguments are flags and cases of goldens.py.
 function(goldens name tier seconds)
@@ -191,6 +196,18 @@ e2e(export-quantized-all full 90 export_quantized.py gemma2-nf4:nf4 gpt2:nf4
 in_peft(export-logits full 60 export.py --logits gpt2 gpt2-nf4 llama-embed
         llama-embed-tied llama-nf4 llama-patterns llama-tokens-nf4
         mistral-window qwen2-bias qwen2-nf4)
+# Exports for llama.cpp, which loads the files.
+in_llama(gguf quick 30 --types f16,q4_k_m llama-nf4 gpt2 mixtral phi3-nf4)
+in_llama(gguf-refusals quick 20 --refusals)
+in_llama(gguf-demo quick 10 --demo)
+in_llama(gguf-quality full 10 --quality)
+in_llama(gguf-all full 100 gemma2-nf4 gemma3-nf4 gemma3-wrapped-nf4 gpt2-dora
+         gptoss gptoss-mxfp4 granite-nf4 llama-dora llama-embed-tied llama-lora
+         llama-patterns llama-pissa llama-tokens-nf4 llama-yarn llama3-tied
+         mistral-window olmo2-nf4 qwen2-bias qwen2-nf4 qwen3-ranks qwen3moe-nf4
+         smollm3-nf4 stablelm starcoder2)
+in_llama(gguf-stored full 30 llama-awq llama-fp8 llama-gptq llama-int8
+         prequantized-bnb)
 # Replays dropout in PyTorch with the same masks. If Debian's torch or
 # transformers does not have the family, only the masks are checked.
 in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks

@@ -156,7 +156,7 @@ def predict_decode(case, module, options):
                 if step["entry"] == "decode"]
     shape = SHAPES[case.shape]
     is_tied = shape.get("tie_word_embeddings", True)
-    # Of an untied embedding, a decode reads only single rows.
+    # A decode reads only single rows of an untied embedding.
     unread = 0 if is_tied else 2 * shape["vocab_size"] * shape["hidden_size"]
     bound = (report["memory_bytes"]["frozen"] - unread) / (
         report["assumed"]["copy_gbps"] * 1e9)

@@ -40,8 +40,8 @@ struct StoredRun {
 /// addDots and addRoundedDots do not store the values of toF32 and toRounded,
 /// but add their products with rows of x to kDotLanes lanes, with fused
 /// multiply-adds: lane i of a row gets the products of the elements i, i + 32,
-/// i + 64, ... of x in this order. Blocks, `first` and `count` must be multiples
-/// of kDotLanes. RunDots.h chooses them.
+/// i + 64, ... of x in this order. Blocks, `first` and `count` must be
+/// multiples of kDotLanes. RunDots.h chooses them.
 struct DecodeRun {
   static constexpr int64_t kDotLanes = 32;
   /// `count` rows, `stride` apart, each with the elements of a run; their lanes
@@ -59,7 +59,7 @@ struct DecodeRun {
   void (*toRounded)(const StoredRun &run, float *out);
   void (*toBF16)(const StoredRun &run, uint16_t *out);
   AddDots addDots, addRoundedDots;
-  /// Up to so many rows, dots are faster than to decode first.
+  /// Maximum number of rows for which dots are faster than decoding first.
   int64_t mostDotRows;
   /// Whether x has, of each 32 elements, first those of even index. So a high
   /// and a low nibble of a byte are codes of different vectors.

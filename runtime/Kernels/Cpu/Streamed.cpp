@@ -26,7 +26,8 @@ namespace {
 enum Operand { kA, kW, kC, kWorkspace };
 
 /// Rows of W whose values are decoded to registers in turns, and the elements
-/// of all rows of a that fit into a core's first cache beside their sums.
+/// of all rows of a that fit into a core's first cache, together with their
+/// sums.
 constexpr int64_t kDotTile = 8, kDotElements = 4096;
 
 class Streamed final : public LibraryKernel {

@@ -201,15 +201,23 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
   }
 }
 
-QLORA_VECTOR void absmaxOfBlocks(const StoredTensor &tensor, int64_t first,
-                                 int64_t count, float *__restrict out) {
-  const StoredTensor own = tensor;
-  if (own.doubleQuant)
+/// Has the bits of StoredTensor::absmax. Not vectorized: gathers are slower.
+void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
+                    float *__restrict out) {
+  const float correction = *tensor.correction;
+  if (!tensor.doubleQuant) {
+    const auto *scales = static_cast<const float *>(tensor.scales) + first;
     for (int64_t i = 0; i < count; ++i)
-      out[i] = own.absmax(first + i);
-  else
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = own.absmax(first + i);
+      out[i] = scales[i] * correction;
+    return;
+  }
+  const auto *codes = static_cast<const uint8_t *>(tensor.scales) + first;
+  for (int64_t i = 0; i < count;) {
+    const int64_t nested = (first + i) / kNestedRun;
+    const int64_t end = std::min(count, (nested + 1) * kNestedRun - first);
+    for (const float scale = tensor.nestedAbsmax[nested]; i < end; ++i)
+      out[i] = tensor.nestedMap[codes[i]] * scale + correction;
+  }
 }
 
 StoredWeight StoredWeight::dense(qlora_dtype dtype, int64_t columns) {

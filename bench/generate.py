@@ -54,7 +54,31 @@ def prompts_of(vocabulary, rows, length):
         0, vocabulary, (rows, length)).tolist()
 
 
-class Ours:
+class Child:
+    """A process that answers in lines of JSON, on standard output."""
+
+    def open(self, words, **options):
+        self.child = subprocess.Popen(words, stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True,
+                                      **options)
+        self.receive()
+
+    def receive(self):
+        line = self.child.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SystemExit(f"{self.name}: {answer['error']}")
+        return answer
+
+    def stop(self):
+        self.child.stdin.close()
+        if self.child.wait():
+            raise SystemExit(f"{self.name} failed")
+
+
+class Ours(Child):
     """`qlora-run --generate` with a program of its own for each batch."""
 
     def __init__(self, options, folder, config, compute):
@@ -79,20 +103,8 @@ class Ours:
                    "--adapter-name-or-path",
                    os.path.join(self.folder, "adapter"), "--base-cache",
                    "none"]
-        self.log = open(module + ".log", "w")
-        self.child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.log, text=True)
-        self.receive()
-
-    def receive(self):
-        line = self.child.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended; see {self.log.name}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise SystemExit(f"{self.name}: {answer['error']}")
-        return answer
+        # Errors are in the terminal.
+        self.open(command)
 
     def round(self, prompts, new):
         """Generates `new` tokens for each prompt. Returns the measurements and
@@ -120,34 +132,16 @@ class Ours:
             return next(int(line.split()[1]) << 10 for line in lines
                         if line.startswith("VmHWM"))
 
-    def stop(self):
-        self.child.stdin.close()
-        if self.child.wait():
-            raise SystemExit(f"{self.name} failed; see {self.log.name}")
-        self.log.close()
 
-
-class Peer:
+class Peer(Child):
     """A script that answers requests in lines of JSON, as Ours.round does."""
 
     def __init__(self, name, words):
         self.name, self.words = name, words
 
     def start(self, batch):
-        self.child = subprocess.Popen(
-            [*self.words, "--batch", str(batch)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True,
-            env=cpu_machine.peer_environment())
-        self.receive()
-
-    def receive(self):
-        line = self.child.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} ended")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise SystemExit(f"{self.name}: {answer['error']}")
-        return answer
+        self.open([*self.words, "--batch", str(batch)],
+                  env=cpu_machine.peer_environment())
 
     def round(self, prompts, new):
         self.child.stdin.write(json.dumps({"prompts": prompts, "new": new})
@@ -155,10 +149,6 @@ class Peer:
         self.child.stdin.flush()
         answer = self.receive()
         return answer, answer.pop("tokens")
-
-    def stop(self):
-        self.child.stdin.close()
-        self.child.wait()
 
 
 def competitors(options, folder, config):

@@ -103,7 +103,6 @@ class Ours(Child):
                    "--adapter-name-or-path",
                    os.path.join(self.folder, "adapter"), "--base-cache",
                    "none"]
-        # Errors are in the terminal.
         self.open(command)
 
     def round(self, prompts, new):

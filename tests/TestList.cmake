@@ -78,7 +78,9 @@ e2e(predict full 30 predict.py)
 e2e(step-profile full 10 step_profile.py)
 # The CPU benchmarks with tiny shapes.
 e2e(bench-cpu full 60 ../../bench/cpu.py --fast)
-set_tests_properties(predict step-profile bench-cpu PROPERTIES RUN_SERIAL ON)
+e2e(bench-generate full 30 ../../bench/generate.py --fast)
+set_tests_properties(predict step-profile bench-cpu bench-generate
+                     PROPERTIES RUN_SERIAL ON)
 
 # ------------------------- tests that mostly wait for clocks and for networks
 e2e(supervision soak 60 supervision.py)

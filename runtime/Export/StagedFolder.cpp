@@ -42,7 +42,7 @@ Status StagedFolder::check(const std::string &target, bool overwrite) {
                            target);
   if (!fs::exists(fs::path(target) / kExportFile, error))
     return Status::invalid("--overwrite: '{}' has no {}, so it is no earlier "
-                           "export. Fix: remove it, or -o another folder",
+                           "export. Fix: -o another folder",
                            target, kExportFile);
   return Status::ok();
 }

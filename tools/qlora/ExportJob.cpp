@@ -36,7 +36,8 @@ static Status checkRun(const std::string &run) {
     return Status::ok();
   if (isThere(fs::path(run) / "config.json"))
     return Status::invalid("'{}' is a model, not an adapter. Fix: use the "
-                           "folder as it is",
+                           "folder as it is, or convert_hf_to_gguf.py of "
+                           "llama.cpp",
                            run);
   return Status::invalid("'{}' has no adapter, because its run has not ended. "
                          "Fix: name one of its checkpoint folders",

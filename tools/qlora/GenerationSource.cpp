@@ -137,7 +137,7 @@ static Status warnOfOtherBases(const std::string &base,
   for (const NamedAdapter &adapter : adapters) {
     QLORA_ASSIGN_OR_RETURN(const std::string own, baseOf(adapter.folder));
     if (!base.empty() && !own.empty() && !isSameModel(base, own))
-      note(fmt::format("qlora: warning: '{}' was trained on '{}', but is used "
+      note(fmt::format("warning: '{}' was trained on '{}', but is used "
                        "with '{}'; unless these are the same model, answers "
                        "are wrong",
                        adapter.folder, own, base));

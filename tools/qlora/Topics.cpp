@@ -19,7 +19,7 @@ static constexpr const char *kOverview =
   chat MODEL                a conversation with a model or an adapter
   eval MODEL DATA           answers compared with those of rows; perplexity
   serve MODEL               answers over HTTP, as OpenAI's API
-  export RUN_DIR --to FORM  a trained adapter as a merged model, or for PEFT
+  export RUN_DIR --to FORM  an adapter for transformers, llama.cpp, ollama, PEFT
   check RUN|MODEL|CONFIG    whether PEFT, vLLM, llama.cpp and ollama can load it
   memory MODEL              memory by base, length, batch, rank; which GPUs fit
   show-data MODEL DATA      rows as tokens, with those in the loss marked

@@ -60,8 +60,12 @@ def opened(path: str | None, size: int) -> Iterator[BinaryIO]:
         file.seek(size)
     except OSError as error:
         raise unwritable(path, error) from None
-    with file:
+    try:
         yield file
+    finally:
+        # Each result has been flushed, so only what cannot be written is left.
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def write_result(file: BinaryIO, path: str | None, result: dict) -> None:

@@ -11,6 +11,10 @@ import unittest
 from fixtures import CHATML, LLAMA3, TOOL, ToolTest, adds, byte_level, chat
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "../../../tools/qlora-data"))
+from qlora_data import results  # noqa: E402
+from qlora_data.errors import DataError  # noqa: E402
+
 ENGINE = [sys.executable, os.path.join(HERE, "fake_engine.py")]
 
 
@@ -350,6 +354,12 @@ class RowsTest(GenerateTest):
         self.write_data({"prompt": "a"})
         self.assertIn("cannot be written", self.refused(
             "--input", self.data, "--output", self.path("none", "file")))
+
+    def test_a_full_disk(self):
+        with self.assertRaises(DataError) as caught:
+            with results.opened("/dev/full", 0) as file:
+                results.write_result(file, "/dev/full", {"index": 0})
+        self.assertIn("No space left", str(caught.exception))
 
     def test_system_messages(self):
         self.rows({"messages": chat(("user", "a"))},

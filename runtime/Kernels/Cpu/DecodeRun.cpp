@@ -168,7 +168,7 @@ constexpr int kAhead = 8192;
 constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
 
 QLORA_AVX512 static inline void prefetchAhead(const void *weights) {
-  _mm_prefetch(static_cast<const char *>(weights) + kAhead, _MM_HINT_T0);
+  __builtin_prefetch(static_cast<const char *>(weights) + kAhead);
 }
 
 template <int Rows>

@@ -60,7 +60,7 @@ template <int Rows> struct HalfSums {
 } // namespace
 
 QLORA_AVX512BF16 static inline void prefetchAhead(const void *weights) {
-  _mm_prefetch(static_cast<const char *>(weights) + kAhead, _MM_HINT_T0);
+  __builtin_prefetch(static_cast<const char *>(weights) + kAhead);
 }
 
 /// Returns the table of a block's values, twice.

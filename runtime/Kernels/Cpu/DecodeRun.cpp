@@ -162,14 +162,7 @@ template <int Rows> struct DotSums {
 
 #define QLORA_UNROLLED _Pragma("GCC unroll 4")
 
-/// Distance of prefetched weights in bytes. A core executes only a few lines
-/// ahead, while memory needs a dozen.
-constexpr int kAhead = 8192;
 constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
-
-QLORA_AVX512 static inline void prefetchAhead(const void *weights) {
-  __builtin_prefetch(static_cast<const char *>(weights) + kAhead);
-}
 
 template <int Rows>
 QLORA_AVX512 inline void DotSums<Rows>::load(const float *lanes) {

@@ -22,8 +22,6 @@ namespace qlora {
 
 namespace {
 
-/// Distance of prefetched weights in bytes, as in DecodeRun.cpp.
-constexpr int kAhead = 8192;
 /// Elements of a vector.
 constexpr int64_t kVector = HalfDots::kRun / 2;
 
@@ -58,10 +56,6 @@ template <int Rows> struct HalfSums {
 };
 
 } // namespace
-
-QLORA_AVX512BF16 static inline void prefetchAhead(const void *weights) {
-  __builtin_prefetch(static_cast<const char *>(weights) + kAhead);
-}
 
 /// Returns the table of a block's values, twice.
 QLORA_AVX512BF16 static inline __m512i tableOf(__m512 book, float zero,

@@ -275,8 +275,10 @@ def main():
     parser.add_argument("--fast", action="store_true")
     parser.add_argument("--work",
                         default=os.path.join(REPOSITORY, "out", "bench"))
+    parser.add_argument("--tools", default=ours.TOOLS)
     parser.add_argument("--json")
     options = parser.parse_args()
+    ours.TOOLS = os.path.abspath(options.tools)
     if options.fast:
         options.shape, options.prompt, options.new = "tiny-llama", 20, 6
         options.rounds, options.work = 1, tempfile.mkdtemp()

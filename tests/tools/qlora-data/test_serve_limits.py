@@ -265,7 +265,8 @@ class LimitsTest(ServeTest):
 
     def test_a_client_that_does_not_read(self):
         self.script.update(answers=[[80] * 5000], delay=0, capacity=6000)
-        self.start("--request-timeout=1")
+        # stop() waits as long as the default time for draining.
+        self.start("--request-timeout=1", "--drain-timeout=20")
         sock = socket.socket()
         self.addCleanup(sock.close)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -33,8 +33,8 @@ static std::string typeOf(const ExportJob &job) {
   return type == "auto" ? "f32" : type;
 }
 
-/// Lets llama.cpp load the adapter with its base, of which a temporary file in
-/// `folder` has the values in float32.
+/// Lets llama.cpp load the adapter with its base. A temporary file in `folder`
+/// has the base's values in float32.
 static StatusOr<ReaderResult> readWithBase(const ExportJob &job,
                                            const LossMeter &meter,
                                            const GgufLora &lora,

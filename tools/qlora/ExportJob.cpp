@@ -202,22 +202,25 @@ static BaseForm formOf(const ExportJob &job) {
   return form;
 }
 
+/// Returns the request for a base alone.
+static MergeRequest baseRequest(const ExportJob &job, BaseChoice choice) {
+  MergeRequest request;
+  request.base = choice == BaseChoice::kFiles ? job.base : job.trainedBase;
+  request.form = formOf(job);
+  return request;
+}
+
 StatusOr<MergedModel> ExportJob::open(BaseChoice choice,
                                       const LoadedModule *program) const {
-  MergeRequest request;
-  request.base = choice == BaseChoice::kFiles ? base : trainedBase;
+  MergeRequest request = baseRequest(*this, choice);
   request.adapter = run;
-  request.form = formOf(*this);
   if (choice == BaseChoice::kDequantized && !config.storedFormat)
     request.quantized = program;
   return MergedModel::open(request);
 }
 
 StatusOr<MergedModel> ExportJob::openBase(BaseChoice choice) const {
-  MergeRequest request;
-  request.base = choice == BaseChoice::kFiles ? base : trainedBase;
-  request.form = formOf(*this);
-  return MergedModel::open(request);
+  return MergedModel::open(baseRequest(*this, choice));
 }
 
 std::string ExportJob::title() const {

@@ -31,6 +31,15 @@ struct StoredRun {
   int64_t first, count;
 };
 
+/// `count` rows of X, `stride` elements apart, each with the elements of a run.
+/// The lanes of a row, to which products are added, follow those of the row
+/// before.
+template <typename X> struct DotRows {
+  const X *x;
+  int64_t stride, count;
+  float *sums;
+};
+
 /// Functions that decode 4-bit codes with table look-ups in registers. The bits
 /// are those of StoredTensor::element. toBF16 rounds them to nearest even, and
 /// toRounded too, but widens the result to f32. The first element and each
@@ -44,16 +53,9 @@ struct StoredRun {
 /// multiples of kDotLanes. RunDots.h chooses them.
 struct DecodeRun {
   static constexpr int64_t kDotLanes = 32;
-  /// `count` rows, `stride` apart, each with the elements of a run; their lanes
-  /// follow each other.
-  struct DotRows {
-    const float *x;
-    int64_t stride, count;
-    float *sums;
-  };
-  using AddDots = void (*)(const StoredRun &run, const DotRows &rows);
+  using AddDots = void (*)(const StoredRun &run, const DotRows<float> &rows);
   using AddBF16Dots = void (*)(const uint16_t *weights, int64_t count,
-                               const DotRows &rows);
+                               const DotRows<float> &rows);
 
   void (*toF32)(const StoredRun &run, float *out);
   void (*toRounded)(const StoredRun &run, float *out);
@@ -100,17 +102,35 @@ inline void prefetchAhead(const void *weights) {
   __builtin_prefetch(static_cast<const char *>(weights) + kBytes);
 }
 
-/// Calls add(first row, number) for groups of four, two and one rows, the
-/// number as a type.
-template <typename Add>
-void forRowGroups(int64_t rows, Add add) {
+/// Calls add(number, x, lanes) for groups of four, two and one rows, the number
+/// as a type, with the group's first row and lanes.
+template <typename X, typename Add>
+void forRowGroups(const DotRows<X> &rows, Add add) {
   int64_t row = 0;
-  for (; row + 4 <= rows; row += 4)
-    add(row, std::integral_constant<int, 4>());
-  for (; row + 2 <= rows; row += 2)
-    add(row, std::integral_constant<int, 2>());
-  if (row < rows)
-    add(row, std::integral_constant<int, 1>());
+  const auto addGroup = [&](auto number) {
+    for (; row + number <= rows.count; row += number)
+      add(number, rows.x + row * rows.stride,
+          rows.sums + row * DecodeRun::kDotLanes);
+  };
+  addGroup(std::integral_constant<int, 4>());
+  addGroup(std::integral_constant<int, 2>());
+  addGroup(std::integral_constant<int, 1>());
+}
+
+/// Calls add(blocks, number, x, lanes) for the run's blocks and groups of rows,
+/// with x at the first element of the blocks.
+template <typename X, typename Add>
+void forBlocks(const StoredRun &run, const DotRows<X> &rows, Add add) {
+  for (int64_t first = run.first; first < run.first + run.count;) {
+    const BlockScales blocks(run, first);
+    const int64_t skipped = first - run.first;
+    forRowGroups(DotRows<X>{rows.x + skipped, rows.stride, rows.count,
+                            rows.sums},
+                 [&](auto number, const X *x, float *lanes) {
+                   add(blocks, number, x, lanes);
+                 });
+    first = blocks.end;
+  }
 }
 
 /// Return the functions that use AVX-512 (DecodeRun.cpp) or AVX2

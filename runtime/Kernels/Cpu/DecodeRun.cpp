@@ -7,7 +7,7 @@
 // twice, so the fifth bit of an index does not matter.
 
 #include "runtime/Kernels/Cpu/Decode.h"
-
+#include "runtime/Kernels/Cpu/Parallel.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -160,8 +160,6 @@ template <int Rows> struct DotSums {
 };
 } // namespace
 
-#define QLORA_UNROLLED _Pragma("GCC unroll 4")
-
 constexpr int64_t kHalf = DecodeRun::kDotLanes / 2;
 
 template <int Rows>
@@ -229,17 +227,11 @@ QLORA_AVX512 static void addRows(const BlockScales &blocks, const float *x,
 }
 
 template <typename Table>
-static void addAllRows(const StoredRun &run, const DecodeRun::DotRows &rows) {
-  for (int64_t first = run.first; first < run.first + run.count;) {
-    const BlockScales blocks(run, first);
-    const float *const x = rows.x + (first - run.first);
-    forRowGroups(rows.count, [&](int64_t row, auto number) {
-      addRows<Table, decltype(number)::value>(
-          blocks, x + row * rows.stride, rows.stride,
-          rows.sums + row * DecodeRun::kDotLanes);
-    });
-    first = blocks.end;
-  }
+static void addAllRows(const StoredRun &run, const DotRows<float> &rows) {
+  forBlocks(run, rows, [&](const BlockScales &blocks, auto number,
+                           const float *x, float *lanes) {
+    addRows<Table, number>(blocks, x, rows.stride, lanes);
+  });
 }
 
 /// Returns 16 bf16 values in f32.
@@ -264,21 +256,19 @@ QLORA_AVX512 static void addBF16Rows(const uint16_t *weights, int64_t count,
 }
 
 static void addBF16Dots(const uint16_t *weights, int64_t count,
-                        const DecodeRun::DotRows &rows) {
-  forRowGroups(rows.count, [&](int64_t row, auto number) {
-    addBF16Rows<decltype(number)::value>(
-        weights, count, rows.x + row * rows.stride, rows.stride,
-        rows.sums + row * DecodeRun::kDotLanes);
+                        const DotRows<float> &rows) {
+  forRowGroups(rows, [&](auto number, const float *x, float *lanes) {
+    addBF16Rows<number>(weights, count, x, rows.stride, lanes);
   });
 }
 
-static void addDots(const StoredRun &run, const DecodeRun::DotRows &rows) {
+static void addDots(const StoredRun &run, const DotRows<float> &rows) {
   (run.tensor.zeros ? addAllRows<ExactTable<true>>
                     : addAllRows<ExactTable<false>>)(run, rows);
 }
 
 static void addRoundedDots(const StoredRun &run,
-                           const DecodeRun::DotRows &rows) {
+                           const DotRows<float> &rows) {
   (run.tensor.zeros ? addAllRows<RoundedTable<true>>
                     : addAllRows<RoundedTable<false>>)(run, rows);
 }

@@ -247,7 +247,7 @@ QLORA_AVX2 static void decodeRun(const StoredRun &run,
 /// For one row: more rows need more registers than there are.
 template <typename Decoder>
 QLORA_AVX2 static void addProducts(const StoredRun &run,
-                                   const DecodeRun::DotRows &rows) {
+                                   const DotRows<float> &rows) {
   static_assert(kCodes == DecodeRun::kDotLanes);
   const float *x = rows.x;
   float *const sums = rows.sums;
@@ -275,7 +275,7 @@ QLORA_AVX2 static void runToF32(const StoredRun &run, float *out) {
 }
 
 QLORA_AVX2 static void addDots(const StoredRun &run,
-                               const DecodeRun::DotRows &rows) {
+                               const DotRows<float> &rows) {
   (run.tensor.zeros ? addProducts<ToF32<true>>
                     : addProducts<ToF32<false>>)(run, rows);
 }

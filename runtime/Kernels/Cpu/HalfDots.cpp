@@ -5,6 +5,7 @@
 // because it takes five bits of an index: those of the byte's other nibble do
 // not matter.
 
+#include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/RunDots.h"
 
 #ifdef __x86_64__
@@ -18,12 +19,12 @@ namespace qlora {
 #define QLORA_AVX512BF16                                                       \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,"                \
                         "prefer-vector-width=512")))
-#define QLORA_UNROLLED _Pragma("GCC unroll 4")
 
 namespace {
 
-/// Elements of a vector.
+/// bf16 elements and f32 lanes of a vector.
 constexpr int64_t kVector = HalfDots::kRun / 2;
+constexpr int64_t kHalf = RunDots::kLanes / 2;
 
 /// The lanes of some rows, in two vectors each.
 template <int Rows> struct HalfSums {
@@ -31,14 +32,14 @@ template <int Rows> struct HalfSums {
 
   QLORA_AVX512BF16 void load(const float *lanes) {
     QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
-      low[r] = _mm512_loadu_ps(lanes + 32 * r);
-      high[r] = _mm512_loadu_ps(lanes + 32 * r + 16);
+      low[r] = _mm512_loadu_ps(lanes + 2 * r * kHalf);
+      high[r] = _mm512_loadu_ps(lanes + (2 * r + 1) * kHalf);
     }
   }
   QLORA_AVX512BF16 void store(float *lanes) const {
     QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
-      _mm512_storeu_ps(lanes + 32 * r, low[r]);
-      _mm512_storeu_ps(lanes + 32 * r + 16, high[r]);
+      _mm512_storeu_ps(lanes + 2 * r * kHalf, low[r]);
+      _mm512_storeu_ps(lanes + (2 * r + 1) * kHalf, high[r]);
     }
   }
   /// Adds the products of 64 values.
@@ -108,25 +109,18 @@ QLORA_AVX512BF16 static void addNumbers(const uint16_t *weights, int64_t count,
   sums.store(lanes);
 }
 
-static void addQuantizedRun(const StoredRun &run, const HalfDots::Rows &rows) {
-  for (int64_t first = run.first; first < run.first + run.count;) {
-    const BlockScales blocks(run, first);
-    const uint16_t *const x = rows.x + (first - run.first);
-    forRowGroups(rows.count, [&](int64_t row, auto number) {
-      addBlocks<decltype(number)::value>(
-          blocks, x + row * rows.stride, rows.stride,
-          rows.sums + row * RunDots::kLanes);
-    });
-    first = blocks.end;
-  }
+static void addQuantizedRun(const StoredRun &run,
+                            const DotRows<uint16_t> &rows) {
+  forBlocks(run, rows, [&](const BlockScales &blocks, auto number,
+                           const uint16_t *x, float *lanes) {
+    addBlocks<number>(blocks, x, rows.stride, lanes);
+  });
 }
 
 static void addDenseRun(const uint16_t *weights, int64_t count,
-                     const HalfDots::Rows &rows) {
-  forRowGroups(rows.count, [&](int64_t row, auto number) {
-    addNumbers<decltype(number)::value>(
-        weights, count, rows.x + row * rows.stride, rows.stride,
-        rows.sums + row * RunDots::kLanes);
+                        const DotRows<uint16_t> &rows) {
+  forRowGroups(rows, [&](auto number, const uint16_t *x, float *lanes) {
+    addNumbers<number>(weights, count, x, rows.stride, lanes);
   });
 }
 

@@ -33,6 +33,9 @@
 #define QLORA_VECTOR
 #endif
 
+/// Unrolls a loop of at most four iterations completely.
+#define QLORA_UNROLLED _Pragma("GCC unroll 4")
+
 namespace qlora {
 
 /// Threads that a parallel loop of this thread may use.

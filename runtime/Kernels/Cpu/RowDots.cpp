@@ -32,8 +32,6 @@ struct TileOperands {
 
 } // namespace
 
-#define QLORA_UNROLLED _Pragma("GCC unroll 4")
-
 /// Adds the products of `Rows` rows of x and `Outputs` rows of w, from output
 /// `first` on, to `Vectors` vectors of lanes, from `lane` on.
 template <int Rows, int Outputs, int Vectors>

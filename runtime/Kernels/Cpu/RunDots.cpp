@@ -59,17 +59,17 @@ void RunDots::arrange(const float *row, int64_t count, void *to) const {
 }
 
 void RunDots::add(const void *bytes, int64_t first, int64_t count,
-                  const Rows &rows) const {
+                  const DotRows<void> &rows) const {
   const auto *const numbers = static_cast<const uint16_t *>(bytes) + first;
   if (half) {
-    const HalfDots::Rows halves = {static_cast<const uint16_t *>(rows.x),
-                                   rows.stride, rows.count, rows.sums};
+    const DotRows<uint16_t> halves = {static_cast<const uint16_t *>(rows.x),
+                                      rows.stride, rows.count, rows.sums};
     return weight->isQuantized()
                ? half->addQuantized(weight->runOf(bytes, first, count), halves)
                : half->addDense(numbers, count, halves);
   }
-  const DecodeRun::DotRows floats = {static_cast<const float *>(rows.x),
-                                     rows.stride, rows.count, rows.sums};
+  const DotRows<float> floats = {static_cast<const float *>(rows.x),
+                                 rows.stride, rows.count, rows.sums};
   if (dense)
     return dense(numbers, count, floats);
   whole(weight->runOf(bytes, first, count), floats);

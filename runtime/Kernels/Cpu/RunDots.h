@@ -23,13 +23,9 @@ namespace qlora {
 /// are 0. Blocks, `first` and `count` are multiples of kRun.
 struct HalfDots {
   static constexpr int64_t kRun = 64;
-  struct Rows {
-    const uint16_t *x;
-    int64_t stride, count;
-    float *sums;
-  };
-  void (*addQuantized)(const StoredRun &run, const Rows &rows);
-  void (*addDense)(const uint16_t *weights, int64_t count, const Rows &rows);
+  void (*addQuantized)(const StoredRun &run, const DotRows<uint16_t> &rows);
+  void (*addDense)(const uint16_t *weights, int64_t count,
+                   const DotRows<uint16_t> &rows);
 
   /// Returns null if this CPU lacks the instructions.
   static const HalfDots *find();
@@ -38,13 +34,6 @@ struct HalfDots {
 class RunDots {
 public:
   static constexpr int64_t kLanes = DecodeRun::kDotLanes;
-  /// Arranged rows of a run, `stride` elements apart, and their lanes, which
-  /// follow each other.
-  struct Rows {
-    const void *x;
-    int64_t stride, count;
-    float *sums;
-  };
 
   /// Chooses the products of `rows` rows, rounded to `rowType`, with rows of
   /// `depth` values of `weight`, rounded to `weightType`. `weight` must outlive
@@ -62,9 +51,10 @@ public:
 
   /// Writes a row of a run as add() needs it.
   void arrange(const float *row, int64_t count, void *to) const;
-  /// Adds the products with elements [first, first + count) of the weight.
+  /// Adds the products of arranged rows with elements [first, first + count) of
+  /// the weight.
   void add(const void *bytes, int64_t first, int64_t count,
-           const Rows &rows) const;
+           const DotRows<void> &rows) const;
 
 private:
   const StoredWeight *weight = nullptr;

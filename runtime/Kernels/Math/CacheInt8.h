@@ -21,7 +21,7 @@
 
 #include "runtime/Kernels/Rows.h"
 
-/// Bytes of a head's scale, of which dim must be a multiple.
+/// Bytes of a head's scale. dim must be a multiple of this.
 constexpr int64_t kCacheScaleBytes = 4;
 
 /// Returns the bytes of a row of `columns` codes with `heads` scales.

@@ -42,7 +42,7 @@ QLORA_DEVICE uint32_t cacheCodes(const float (&x)[kCacheScaleBytes],
 }
 
 /// cache_rows to an i8 cache: one block per token, one warp per head. A lane
-/// has four adjacent elements, of which a head has a multiple.
+/// has four adjacent elements; the size of a head is a multiple of four.
 template <typename X>
 QLORA_DEVICE void cacheInt8Rows(const qlora_cuda_args &args) {
   const CacheTokens tokens = CacheTokens::of(args, 1);

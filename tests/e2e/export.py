@@ -395,11 +395,7 @@ def main():
     else:
         results = {name: attempt(lambda work, name=name: check_case(
             tools, name, work, options.logits)) for name in options.names}
-    kinds = [goldens.report(name, result, False)
-             for name, result in results.items()]
-    failed = kinds.count("FAIL")
-    print(f"export: {len(kinds) - failed} passed, {failed} failed")
-    return 1 if failed or not kinds else 0
+    return goldens.conclude("export", results)
 
 
 if __name__ == "__main__":

@@ -366,11 +366,7 @@ def main():
             for part in parts:
                 results[part.__name__.removeprefix("check_")] = attempt(
                     lambda work, part=part: part(tools, work))
-    kinds = [goldens.report(name, result, False)
-             for name, result in results.items()]
-    failed = kinds.count("FAIL")
-    print(f"gguf: {len(kinds) - failed} passed, {failed} failed")
-    return 1 if failed or not kinds else 0
+    return goldens.conclude("gguf", results)
 
 
 CHECKS = {"refusals": (check_refusals, check_memory), "demo": (check_demo,),

@@ -424,6 +424,15 @@ def report(name, errors, of_all):
     return kind
 
 
+def conclude(what, results):
+    """Reports the results of named cases. Returns the exit code: 1 if one
+    failed, or if there are none."""
+    kinds = [report(name, result, False) for name, result in results.items()]
+    failed = kinds.count("FAIL")
+    print(f"{what}: {len(kinds) - failed} passed, {failed} failed")
+    return 1 if failed or not kinds else 0
+
+
 def main():
     parser = argparse.ArgumentParser()
     here = os.path.dirname(os.path.abspath(__file__))

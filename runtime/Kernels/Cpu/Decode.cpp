@@ -201,9 +201,11 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
   }
 }
 
-/// Has the bits of StoredTensor::absmax. Not vectorized: gathers are slower.
-void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
-                    float *__restrict out) {
+/// Has the bits of StoredTensor::absmax. Not vectorized: gathers are slower, and
+/// so is collecting looked up values in vectors. But compiled for AVX, as a
+/// caller's vector registers would slow down instructions of SSE.
+QLORA_VECTOR void absmaxOfBlocks(const StoredTensor &tensor, int64_t first,
+                                 int64_t count, float *__restrict out) {
   const float correction = *tensor.correction;
   if (!tensor.doubleQuant) {
     const auto *scales = static_cast<const float *>(tensor.scales) + first;
@@ -212,11 +214,17 @@ void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
     return;
   }
   const auto *codes = static_cast<const uint8_t *>(tensor.scales) + first;
+  // A cache line has the scales of many blocks. So reads are too far apart for
+  // the hardware to prefetch them.
+  __builtin_prefetch(codes + 512);
   for (int64_t i = 0; i < count;) {
     const int64_t nested = (first + i) / kNestedRun;
     const int64_t end = std::min(count, (nested + 1) * kNestedRun - first);
-    for (const float scale = tensor.nestedAbsmax[nested]; i < end; ++i)
+    const float scale = tensor.nestedAbsmax[nested];
+    for (; i < end; ++i) {
       out[i] = tensor.nestedMap[codes[i]] * scale + correction;
+      asm volatile(""); // keeps the loop scalar
+    }
   }
 }
 

@@ -31,13 +31,29 @@ struct StoredRun {
   int64_t first, count;
 };
 
+/// Runs of `outputs` rows of a quantized weight, `stride` elements apart; first
+/// the run of the first row.
+struct StoredRuns : StoredRun {
+  int64_t stride, outputs;
+  void advance() { first += stride; }
+};
+
+/// The same of a floating-point weight.
+template <typename W> struct DenseRuns {
+  const W *weights; ///< of the first run
+  int64_t count;    ///< elements of a run
+  int64_t stride, outputs;
+  void advance() { weights += stride; }
+};
+
 /// `count` rows of X, `stride` elements apart, each with the elements of a run.
-/// The lanes of a row, to which products are added, follow those of the row
-/// before.
+/// Products are added to kDotLanes lanes for each output and row; those of an
+/// output's rows are adjacent. If `clears`, lanes are 0 before that.
 template <typename X> struct DotRows {
   const X *x;
   int64_t stride, count;
   float *sums;
+  bool clears = false;
 };
 
 /// Functions that decode 4-bit codes with table look-ups in registers. The bits
@@ -53,9 +69,10 @@ template <typename X> struct DotRows {
 /// multiples of kDotLanes. RunDots.h chooses them.
 struct DecodeRun {
   static constexpr int64_t kDotLanes = 32;
-  using AddDots = void (*)(const StoredRun &run, const DotRows<float> &rows);
-  using AddBF16Dots = void (*)(const uint16_t *weights, int64_t count,
-                               const DotRows<float> &rows);
+  using AddDots = void (*)(const StoredRuns &runs, const DotRows<float> &rows);
+  template <typename W>
+  using AddDenseDots = void (*)(const DenseRuns<W> &runs,
+                                const DotRows<float> &rows);
 
   void (*toF32)(const StoredRun &run, float *out);
   void (*toRounded)(const StoredRun &run, float *out);
@@ -66,8 +83,9 @@ struct DecodeRun {
   /// Whether x has, of each 32 elements, first those of even index. So a high
   /// and a low nibble of a byte are codes of different vectors.
   bool splitsPairs;
-  /// As addDots, with `count` weights in bf16, and with x in order; or null.
-  AddBF16Dots addBF16Dots;
+  /// As addDots, with weights in bf16 or f32, and with x in order; or null.
+  AddDenseDots<uint16_t> addBF16Dots;
+  AddDenseDots<float> addF32Dots; ///< `count` may be any number
 
   /// Returns the functions for this CPU's instructions, or null.
   static const DecodeRun *find();
@@ -102,9 +120,21 @@ inline void prefetchAhead(const void *weights) {
   __builtin_prefetch(static_cast<const char *>(weights) + kBytes);
 }
 
-/// Calls add(number, x, lanes) for groups of four, two and one rows, the number
-/// as a type, with the group's first row and lanes.
-template <typename X, typename Add>
+/// Calls add(run, rows) for each of the runs, whose lanes are rows.sums.
+template <typename Runs, typename X, typename Add>
+void forRuns(Runs runs, DotRows<X> rows, Add add) {
+  const int64_t lanes = rows.count * DecodeRun::kDotLanes;
+  for (int64_t i = 0; i < runs.outputs; ++i, runs.advance()) {
+    if (rows.clears)
+      std::fill_n(rows.sums, lanes, 0.0f);
+    add(runs, rows);
+    rows.sums += lanes;
+  }
+}
+
+/// Calls add(number, x, lanes) for groups of `Most`, four, two and one rows, the
+/// number as a type, with the group's first row and lanes.
+template <int Most = 4, typename X, typename Add>
 void forRowGroups(const DotRows<X> &rows, Add add) {
   int64_t row = 0;
   const auto addGroup = [&](auto number) {
@@ -112,6 +142,7 @@ void forRowGroups(const DotRows<X> &rows, Add add) {
       add(number, rows.x + row * rows.stride,
           rows.sums + row * DecodeRun::kDotLanes);
   };
+  addGroup(std::integral_constant<int, Most>());
   addGroup(std::integral_constant<int, 4>());
   addGroup(std::integral_constant<int, 2>());
   addGroup(std::integral_constant<int, 1>());

@@ -227,10 +227,12 @@ QLORA_AVX512 static void addRows(const BlockScales &blocks, const float *x,
 }
 
 template <typename Table>
-static void addAllRows(const StoredRun &run, const DotRows<float> &rows) {
-  forBlocks(run, rows, [&](const BlockScales &blocks, auto number,
-                           const float *x, float *lanes) {
-    addRows<Table, number>(blocks, x, rows.stride, lanes);
+static void addAllRows(const StoredRuns &runs, const DotRows<float> &rows) {
+  forRuns(runs, rows, [](const StoredRun &run, const DotRows<float> &all) {
+    forBlocks(run, all, [&](const BlockScales &blocks, auto number,
+                            const float *x, float *lanes) {
+      addRows<Table, number>(blocks, x, all.stride, lanes);
+    });
   });
 }
 
@@ -242,41 +244,58 @@ QLORA_AVX512 static inline __m512 wideAt(const uint16_t *from) {
       16));
 }
 
-template <int Rows>
-QLORA_AVX512 static void addBF16Rows(const uint16_t *weights, int64_t count,
-                                     const float *x, int64_t stride,
-                                     float *lanes) {
+QLORA_AVX512 static inline __m512 wideAt(const float *from) {
+  return _mm512_loadu_ps(from);
+}
+
+/// Returns `count` values, and zeros up to 16.
+QLORA_AVX512 static inline __m512 wideAt(const float *from, int64_t count) {
+  const int64_t bits = std::clamp<int64_t>(count, 0, kHalf);
+  return _mm512_maskz_loadu_ps(__mmask16((1u << bits) - 1), from);
+}
+
+template <int Rows, typename W>
+QLORA_AVX512 static void addDenseRows(const DenseRuns<W> &run, const float *x,
+                                      int64_t stride, float *lanes) {
   DotSums<Rows> sums;
   sums.load(lanes);
-  for (int64_t i = 0; i < count; i += 2 * kHalf) {
-    prefetchAhead(weights + i);
-    sums.add(x + i, stride, wideAt(weights + i), wideAt(weights + i + kHalf));
+  const W *const w = run.weights;
+  int64_t i = 0;
+  for (; i + 2 * kHalf <= run.count; i += 2 * kHalf) {
+    prefetchAhead(w + i);
+    sums.add(x + i, stride, wideAt(w + i), wideAt(w + i + kHalf));
   }
+  if constexpr (std::is_same_v<W, float>)
+    if (i < run.count)
+      sums.add(x + i, stride, wideAt(w + i, run.count - i),
+               wideAt(w + i + kHalf, run.count - i - kHalf));
   sums.store(lanes);
 }
 
-static void addBF16Dots(const uint16_t *weights, int64_t count,
-                        const DotRows<float> &rows) {
-  forRowGroups(rows, [&](auto number, const float *x, float *lanes) {
-    addBF16Rows<number>(weights, count, x, rows.stride, lanes);
+template <typename W>
+static void addDense(const DenseRuns<W> &runs, const DotRows<float> &rows) {
+  forRuns(runs, rows, [](const DenseRuns<W> &run, const DotRows<float> &all) {
+    forRowGroups(all, [&](auto number, const float *x, float *lanes) {
+      addDenseRows<number>(run, x, all.stride, lanes);
+    });
   });
 }
 
-static void addDots(const StoredRun &run, const DotRows<float> &rows) {
-  (run.tensor.zeros ? addAllRows<ExactTable<true>>
-                    : addAllRows<ExactTable<false>>)(run, rows);
+static void addDots(const StoredRuns &runs, const DotRows<float> &rows) {
+  (runs.tensor.zeros ? addAllRows<ExactTable<true>>
+                     : addAllRows<ExactTable<false>>)(runs, rows);
 }
 
-static void addRoundedDots(const StoredRun &run,
+static void addRoundedDots(const StoredRuns &runs,
                            const DotRows<float> &rows) {
-  (run.tensor.zeros ? addAllRows<RoundedTable<true>>
-                    : addAllRows<RoundedTable<false>>)(run, rows);
+  (runs.tensor.zeros ? addAllRows<RoundedTable<true>>
+                     : addAllRows<RoundedTable<false>>)(runs, rows);
 }
 
 const DecodeRun *findAvx512DecodeRun() {
   static constexpr DecodeRun kFunctions = {
       runToF32, runToRounded,   runToBF16, addDots, addRoundedDots,
-      /*mostDotRows=*/INT64_MAX, /*splitsPairs=*/true, addBF16Dots};
+      /*mostDotRows=*/INT64_MAX, /*splitsPairs=*/true, addDense, addDense};
   const bool isThere = __builtin_cpu_supports("avx512f") &&
                        __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512vl");

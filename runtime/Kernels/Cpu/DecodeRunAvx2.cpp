@@ -244,13 +244,10 @@ QLORA_AVX2 static void decodeRun(const StoredRun &run,
   }
 }
 
-/// For one row: more rows need more registers than there are.
 template <typename Decoder>
-QLORA_AVX2 static void addProducts(const StoredRun &run,
-                                   const DotRows<float> &rows) {
+QLORA_AVX2 static void addRun(const StoredRun &run, const float *x,
+                              float *sums) {
   static_assert(kCodes == DecodeRun::kDotLanes);
-  const float *x = rows.x;
-  float *const sums = rows.sums;
   Decoder decoder(codeBookOf(run));
   __m256 lanes[4];
   for (int i = 0; i < 4; ++i)
@@ -269,22 +266,29 @@ QLORA_AVX2 static void addProducts(const StoredRun &run,
     _mm256_storeu_ps(sums + 8 * i, lanes[i]);
 }
 
+/// For one row: more rows need more registers than there are.
+template <typename Decoder>
+static void addProducts(const StoredRuns &runs, const DotRows<float> &rows) {
+  forRuns(runs, rows, [](const StoredRun &run, const DotRows<float> &row) {
+    addRun<Decoder>(run, row.x, row.sums);
+  });
+}
+
 QLORA_AVX2 static void runToF32(const StoredRun &run, float *out) {
   (run.tensor.zeros ? decodeRun<ToF32<true>> : decodeRun<ToF32<false>>)(run,
                                                                         out);
 }
 
-QLORA_AVX2 static void addDots(const StoredRun &run,
-                               const DotRows<float> &rows) {
-  (run.tensor.zeros ? addProducts<ToF32<true>>
-                    : addProducts<ToF32<false>>)(run, rows);
+static void addDots(const StoredRuns &runs, const DotRows<float> &rows) {
+  (runs.tensor.zeros ? addProducts<ToF32<true>>
+                     : addProducts<ToF32<false>>)(runs, rows);
 }
 
 const DecodeRun *findAvx2DecodeRun() {
   static constexpr DecodeRun kFunctions = {
       runToF32, decodeRun<ToRounded>, decodeRun<ToBF16>, addDots,
       addProducts<ToRounded>, /*mostDotRows=*/1, /*splitsPairs=*/false,
-      /*addBF16Dots=*/nullptr};
+      /*addBF16Dots=*/nullptr, /*addF32Dots=*/nullptr};
   const bool isThere =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return isThere ? &kFunctions : nullptr;

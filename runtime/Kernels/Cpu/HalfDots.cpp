@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// An instruction of AVX512_BF16 adds two products of bf16 to each f32 lane. A
-// permutation looks up 32 codes in a table of 16 values, which is there twice,
-// because it takes five bits of an index: those of the byte's other nibble do
-// not matter.
+// An instruction of AVX512_BF16 adds two products of bf16 to each f32 lane. 4-bit
+// weights: a vector of 64 bytes has 128 codes, four in each lane of 16 bits. A
+// shift moves one of them to the low bits of its lane. A permutation of the
+// bf16 values of two blocks, 16 each, looks it up; bit 4 of an index selects
+// the block. So the codes of adjacent elements are in different vectors, and x
+// is arranged alike.
 
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/RunDots.h"
@@ -22,9 +24,12 @@ namespace qlora {
 
 namespace {
 
-/// bf16 elements and f32 lanes of a vector.
-constexpr int64_t kVector = HalfDots::kRun / 2;
-constexpr int64_t kHalf = RunDots::kLanes / 2;
+/// bf16 elements of a vector, elements of a vector of codes and of half of it,
+/// and f32 lanes of a vector.
+constexpr int64_t kVector = 32, kCodes = HalfDots::kCodes, kHalf = kCodes / 2;
+constexpr int64_t kFloats = RunDots::kLanes / 2;
+/// Rows whose lanes are in registers at a time.
+constexpr int kMostRows = 8;
 
 /// The lanes of some rows, in two vectors each.
 template <int Rows> struct HalfSums {
@@ -32,14 +37,14 @@ template <int Rows> struct HalfSums {
 
   QLORA_AVX512BF16 void load(const float *lanes) {
     QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
-      low[r] = _mm512_loadu_ps(lanes + 2 * r * kHalf);
-      high[r] = _mm512_loadu_ps(lanes + (2 * r + 1) * kHalf);
+      low[r] = _mm512_loadu_ps(lanes + 2 * r * kFloats);
+      high[r] = _mm512_loadu_ps(lanes + (2 * r + 1) * kFloats);
     }
   }
   QLORA_AVX512BF16 void store(float *lanes) const {
     QLORA_UNROLLED for (int r = 0; r < Rows; ++r) {
-      _mm512_storeu_ps(lanes + 2 * r * kHalf, low[r]);
-      _mm512_storeu_ps(lanes + (2 * r + 1) * kHalf, high[r]);
+      _mm512_storeu_ps(lanes + 2 * r * kFloats, low[r]);
+      _mm512_storeu_ps(lanes + (2 * r + 1) * kFloats, high[r]);
     }
   }
   /// Adds the products of 64 values.
@@ -56,76 +61,175 @@ template <int Rows> struct HalfSums {
   }
 };
 
+/// The scales and zero points of the half vectors of elements [first, first +
+/// count) of a run's weight, then those of padding: 0.
+struct HalfScales {
+  static constexpr int64_t kMost = 64;
+  float absmax[kMost + 1], zero[kMost + 1];
+
+  HalfScales(const StoredRun &run, int64_t first, int64_t count);
+};
+
 } // namespace
 
-/// Returns the table of a block's values, twice.
-QLORA_AVX512BF16 static inline __m512i tableOf(__m512 book, float zero,
-                                               float absmax) {
-  const __m512 values = _mm512_mul_ps(
-      _mm512_sub_ps(book, _mm512_set1_ps(zero)), _mm512_set1_ps(absmax));
-  return _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
+HalfScales::HalfScales(const StoredRun &run, int64_t first, int64_t count) {
+  const StoredTensor &tensor = run.tensor;
+  const int64_t halves = count / kHalf;
+  const auto blockOf = [&](int64_t element) {
+    return run.scaleShift < 0 ? element / tensor.block
+                              : element >> run.scaleShift;
+  };
+  const int64_t firstBlock = blockOf(first);
+  if (tensor.block == kHalf) {
+    absmaxOfBlocks(tensor, firstBlock, halves, absmax);
+  } else {
+    float blocks[kMost];
+    absmaxOfBlocks(tensor, firstBlock,
+                   blockOf(first + count - 1) - firstBlock + 1, blocks);
+    for (int64_t i = 0; i < halves; ++i)
+      absmax[i] = blocks[blockOf(first + i * kHalf) - firstBlock];
+  }
+  for (int64_t i = 0; tensor.zeros && i < halves; ++i)
+    zero[i] = tensor.zero(blockOf(first + i * kHalf));
+  absmax[halves] = zero[halves] = 0;
 }
 
-/// Adds the products of blocks with `Rows` rows. A byte's high nibble is the
-/// code of an even element.
+template <bool HasZeros>
+QLORA_AVX512BF16 static inline __m512
+valuesOf(__m512 book, const HalfScales &scales, int64_t half) {
+  if (HasZeros)
+    book = _mm512_sub_ps(book, _mm512_set1_ps(scales.zero[half]));
+  return _mm512_mul_ps(book, _mm512_set1_ps(scales.absmax[half]));
+}
+
+/// Returns the values of the blocks of two halves, in bf16.
+template <bool HasZeros>
+QLORA_AVX512BF16 static inline __m512i
+tableOf(__m512 book, const HalfScales &scales, int64_t half) {
+  return (__m512i)_mm512_cvtne2ps_pbh(valuesOf<HasZeros>(book, scales, half + 1),
+                                      valuesOf<HasZeros>(book, scales, half));
+}
+
+/// Looks up the codes in the low four bits of each lane.
+QLORA_AVX512BF16 static inline __m512i lookUp(__m512i table, __m512i codes) {
+  const __m512i block = _mm512_inserti64x4(_mm512_setzero_si512(),
+                                           _mm256_set1_epi16(16), 1);
+  constexpr int kAndOr = 0xea; // (codes & 15) | block
+  return _mm512_permutexvar_epi16(
+      _mm512_ternarylogic_epi64(codes, _mm512_set1_epi16(15), block, kAndOr),
+      table);
+}
+
+/// Adds the products of 128 values. A byte's high nibble is the code of an even
+/// element.
 template <int Rows>
-QLORA_AVX512BF16 static void addBlocks(const BlockScales &blocks,
-                                       const uint16_t *x, int64_t stride,
-                                       float *lanes) {
-  const StoredTensor tensor = blocks.tensor;
-  const __m512 book = _mm512_loadu_ps(tensor.codeBook);
+QLORA_AVX512BF16 static inline void
+addCodes(__m512i bytes, __m512i table, const uint16_t *x, int64_t stride,
+         HalfSums<Rows> &sums) {
+  sums.add(x, stride, lookUp(table, _mm512_srli_epi16(bytes, 4)),
+           lookUp(table, bytes));
+  sums.add(x + 2 * kVector, stride, lookUp(table, _mm512_srli_epi16(bytes, 12)),
+           lookUp(table, _mm512_srli_epi16(bytes, 8)));
+}
+
+/// Adds the products of `count` values, whose codes begin at `packed`, with
+/// `Rows` rows.
+template <bool HasZeros, int Rows>
+QLORA_AVX512BF16 static void
+addCodesOfRun(__m512 book, const HalfScales &scales, const uint8_t *packed,
+              int64_t count, const uint16_t *x, int64_t stride, float *lanes) {
   HalfSums<Rows> sums;
   sums.load(lanes);
-  int64_t at = blocks.first, blockEnd = (blocks.block + 1) * tensor.block;
-  for (int64_t i = 0; at < blocks.end; ++i, blockEnd += tensor.block) {
-    const __m512i table =
-        tableOf(book, tensor.zero(blocks.block + i), blocks.absmax[i]);
-    for (const int64_t end = std::min(blockEnd, blocks.end); at < end;
-         at += 2 * kVector, x += 2 * kVector) {
-      const uint8_t *const packed = tensor.packed + at / 2;
-      prefetchAhead(packed);
-      const __m512i bytes = _mm512_cvtepu8_epi16(
-          _mm256_loadu_si256(reinterpret_cast<const __m256i *>(packed)));
-      sums.add(x, stride,
-               _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), table),
-               _mm512_permutexvar_epi16(bytes, table));
-    }
+  int64_t i = 0;
+  for (; i + kCodes <= count; i += kCodes) {
+    prefetchAhead(packed + i / 2);
+    addCodes(_mm512_loadu_si512(packed + i / 2),
+             tableOf<HasZeros>(book, scales, i / kHalf), x + i, stride, sums);
   }
+  if (i < count)
+    addCodes(_mm512_maskz_loadu_epi8(0xffffffff, packed + i / 2),
+             tableOf<HasZeros>(book, scales, i / kHalf), x + i, stride, sums);
   sums.store(lanes);
 }
 
-template <int Rows>
-QLORA_AVX512BF16 static void addNumbers(const uint16_t *weights, int64_t count,
-                                        const uint16_t *x, int64_t stride,
-                                        float *lanes) {
+template <bool HasZeros>
+QLORA_AVX512BF16 static void addStoredRun(const StoredRun &run,
+                                          const DotRows<uint16_t> &rows) {
+  for (int64_t done = 0; done < run.count; done += HalfScales::kMost * kHalf) {
+    const int64_t first = run.first + done;
+    const int64_t count =
+        std::min(run.count - done, HalfScales::kMost * kHalf);
+    const HalfScales scales(run, first, count);
+    const __m512 book = _mm512_loadu_ps(run.tensor.codeBook);
+    forRowGroups<kMostRows>(
+                 DotRows<uint16_t>{rows.x + done, rows.stride, rows.count,
+                                   rows.sums},
+                 [&](auto number, const uint16_t *x, float *lanes) {
+                   addCodesOfRun<HasZeros, number>(
+                       book, scales, run.tensor.packed + first / 2, count, x,
+                       rows.stride, lanes);
+                 });
+  }
+}
+
+static void addStored(const StoredRuns &runs,
+                         const DotRows<uint16_t> &rows) {
+  forRuns(runs, rows, runs.tensor.zeros ? addStoredRun<true>
+                                        : addStoredRun<false>);
+}
+
+/// Returns 32 weights in bf16.
+QLORA_AVX512BF16 static inline __m512i halvesAt(const uint16_t *from) {
+  return _mm512_loadu_si512(from);
+}
+QLORA_AVX512BF16 static inline __m512i halvesAt(const float *from) {
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kFloats),
+                                      _mm512_loadu_ps(from));
+}
+
+/// Returns `count` weights, and zeros up to 32.
+QLORA_AVX512BF16 static inline __m512i halvesAt(const float *from,
+                                                int64_t count) {
+  const int64_t bits = std::clamp<int64_t>(count, 0, kVector);
+  const auto mask = uint32_t((uint64_t{1} << bits) - 1);
+  return (__m512i)_mm512_cvtne2ps_pbh(
+      _mm512_maskz_loadu_ps(__mmask16(mask >> kFloats), from + kFloats),
+      _mm512_maskz_loadu_ps(__mmask16(mask), from));
+}
+
+template <int Rows, typename W>
+QLORA_AVX512BF16 static void addDenseRows(const DenseRuns<W> &run,
+                                          const uint16_t *x, int64_t stride,
+                                          float *lanes) {
   HalfSums<Rows> sums;
   sums.load(lanes);
-  for (int64_t i = 0; i < count; i += 2 * kVector) {
-    prefetchAhead(weights + i);
-    prefetchAhead(weights + i + kVector);
-    sums.add(x + i, stride, _mm512_loadu_si512(weights + i),
-             _mm512_loadu_si512(weights + i + kVector));
+  const W *const w = run.weights;
+  int64_t i = 0;
+  for (; i + 2 * kVector <= run.count; i += 2 * kVector) {
+    for (int64_t ahead = 0; ahead < 2 * kVector; ahead += 64 / sizeof(W))
+      prefetchAhead(w + i + ahead);
+    sums.add(x + i, stride, halvesAt(w + i), halvesAt(w + i + kVector));
   }
+  if constexpr (std::is_same_v<W, float>)
+    if (i < run.count)
+      sums.add(x + i, stride, halvesAt(w + i, run.count - i),
+               halvesAt(w + i + kVector, run.count - i - kVector));
   sums.store(lanes);
 }
 
-static void addQuantizedRun(const StoredRun &run,
-                            const DotRows<uint16_t> &rows) {
-  forBlocks(run, rows, [&](const BlockScales &blocks, auto number,
-                           const uint16_t *x, float *lanes) {
-    addBlocks<number>(blocks, x, rows.stride, lanes);
-  });
-}
-
-static void addDenseRun(const uint16_t *weights, int64_t count,
-                        const DotRows<uint16_t> &rows) {
-  forRowGroups(rows, [&](auto number, const uint16_t *x, float *lanes) {
-    addNumbers<number>(weights, count, x, rows.stride, lanes);
-  });
+template <typename W>
+static void addDense(const DenseRuns<W> &runs, const DotRows<uint16_t> &rows) {
+  forRuns(runs, rows,
+          [](const DenseRuns<W> &run, const DotRows<uint16_t> &all) {
+            forRowGroups<kMostRows>(all, [&](auto number, const uint16_t *x,
+                                             float *lanes) {
+              addDenseRows<number>(run, x, all.stride, lanes);
+            });
+          });
 }
 
 const HalfDots *HalfDots::find() {
-  static constexpr HalfDots kFunctions = {addQuantizedRun, addDenseRun};
+  static constexpr HalfDots kFunctions = {addStored, addDense, addDense};
   static const bool isThere = __builtin_cpu_supports("avx512bf16") &&
                               __builtin_cpu_supports("avx512bw") &&
                               __builtin_cpu_supports("avx512vl");

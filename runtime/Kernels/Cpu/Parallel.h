@@ -33,8 +33,8 @@
 #define QLORA_VECTOR
 #endif
 
-/// Unrolls a loop of at most four iterations completely.
-#define QLORA_UNROLLED _Pragma("GCC unroll 4")
+/// Unrolls a loop of at most eight iterations completely.
+#define QLORA_UNROLLED _Pragma("GCC unroll 8")
 
 namespace qlora {
 

@@ -93,15 +93,56 @@ void RowDots::add(const float *x, int64_t ldx, int64_t count) {
     addOne(operands());
 }
 
-QLORA_VECTOR float RowDots::sumOfLanes(const float *lanes) {
-  Eight parts[kLanes / kWidth];
-  static_assert(sizeof(parts) / sizeof(Eight) == 4);
-  std::memcpy(parts, lanes, sizeof(parts));
-  const Eight sums = (parts[0] + parts[2]) + (parts[1] + parts[3]);
+/// Returns the sums of a row's lanes of equal index modulo kWidth.
+static inline Eight sumOfParts(const float *lanes) {
+  static_assert(RowDots::kLanes == 4 * kWidth);
+  Eight parts[4];
+  QLORA_UNROLLED for (int i = 0; i < 4; ++i)
+    std::memcpy(&parts[i], lanes + i * kWidth, sizeof(Eight));
+  return (parts[0] + parts[2]) + (parts[1] + parts[3]);
+}
+
+static inline float sumOfEight(Eight sums) {
   float half[kWidth / 2];
   for (int i = 0; i < kWidth / 2; ++i)
     half[i] = sums[i] + sums[i + kWidth / 2];
   return (half[0] + half[2]) + (half[1] + half[3]);
+}
+
+/// Adds lanes of a, then of b, that are four, two and one apart.
+static inline Eight addFours(Eight a, Eight b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+static inline Eight addTwos(Eight a, Eight b) {
+  return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13) +
+         __builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15);
+}
+static inline Eight addOnes(Eight a, Eight b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
+         __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+}
+
+QLORA_VECTOR float RowDots::sumOfLanes(const float *lanes) {
+  return sumOfEight(sumOfParts(lanes));
+}
+
+QLORA_VECTOR void RowDots::sumsOfLanes(const float *lanes, int64_t count,
+                                       float *sums) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    Eight rows[kWidth];
+    QLORA_UNROLLED for (int64_t row = 0; row < kWidth; ++row)
+      rows[row] = sumOfParts(lanes + (i + row) * kLanes);
+    const Eight low = addTwos(addFours(rows[0], rows[1]),
+                              addFours(rows[2], rows[3]));
+    const Eight high = addTwos(addFours(rows[4], rows[5]),
+                               addFours(rows[6], rows[7]));
+    const Eight all = addOnes(low, high);
+    std::memcpy(sums + i, &all, sizeof all);
+  }
+  for (; i < count; ++i)
+    sums[i] = sumOfEight(sumOfParts(lanes + i * kLanes));
 }
 
 } // namespace qlora

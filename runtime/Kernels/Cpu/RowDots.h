@@ -37,6 +37,8 @@ public:
     return sumOfLanes(sums[row][index]);
   }
   static float sumOfLanes(const float *lanes);
+  /// sums[i] := the sum of the i-th kLanes lanes, with the same bits.
+  static void sumsOfLanes(const float *lanes, int64_t count, float *sums);
 
 private:
   int64_t rows;

@@ -25,10 +25,11 @@ namespace {
 
 enum Operand { kA, kW, kC, kWorkspace };
 
-/// Rows of W whose values are decoded to registers in turns, and the elements
-/// of all rows of a that fit into a core's first cache, together with their
-/// sums.
-constexpr int64_t kDotTile = 8, kDotElements = 4096;
+/// Rows of W that are multiplied in turns with runs of a, products of a tile of
+/// such rows, and the bytes of all rows of a that fit into a core's first cache,
+/// together with their sums.
+constexpr int64_t kDotTile = 8, kDotProducts = kDotTile * StreamedPlan::kMostRows,
+                  kDotBytes = 16384;
 
 class Streamed final : public LibraryKernel {
 public:
@@ -41,8 +42,14 @@ public:
         dots(RunDots::of(this->weight, plan.m, plan.k, plan.rowType,
                          plan.weightType)),
         runLength(dots.exist()
-                      ? kDotElements / plan.m / RunDots::kRun * RunDots::kRun
-                      : RowDots::kRun) {}
+                      ? std::min(RunDots::kMostElements,
+                                 kDotBytes / dots.elementBytes() / plan.m) /
+                            RunDots::kRun * RunDots::kRun
+                      : RowDots::kRun),
+        // With several runs, more rows of W would not be read in order.
+        tile(!dots.exist()           ? RowDots::kTile
+             : plan.k <= runLength ? kDotProducts / plan.m
+                                   : kDotTile) {}
   Status run(const LibraryKernelArgs &args) override;
 
 private:
@@ -62,9 +69,14 @@ private:
   int64_t elementBytes() const {
     return dots.exist() ? dots.elementBytes() : int64_t(sizeof(float));
   }
-  /// Returns the elements of the run that begins at `from`, with padding.
+  /// Returns the elements of the run that begins at `from`.
+  int64_t countOf(int64_t from) const {
+    return std::min(runLength, plan.k - from);
+  }
+  /// Returns the same, with padding.
   int64_t widthOf(int64_t from) const {
-    return std::min(runLength, plan.depth - from);
+    return dots.exist() ? dots.padded(countOf(from))
+                        : std::min(runLength, plan.depth - from);
   }
 
   StreamedPlan plan;
@@ -74,27 +86,28 @@ private:
   float alpha, beta;
   RunDots dots; ///< exist if values of W are decoded to registers
   int64_t runLength;
+  int64_t tile; ///< rows of W multiplied in turns
 };
 
 } // namespace
 
-/// Writes a, run by run, so that the rows of a run are adjacent: in f32, or as
-/// the dot products need it. Pads the last run with zeros.
+/// Writes a, run by run, so that the rows of a run are adjacent: as the dot
+/// products need it, or in f32. Pads the last run with zeros.
 void Streamed::arrangeRows(const LibraryKernelArgs &args) const {
   uint8_t *to = plan.rows.in(args.buffers[kWorkspace]);
-  float values[kDotElements];
-  for (int64_t from = 0; from < plan.depth; from += runLength) {
-    const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
+  for (int64_t from = 0; from < plan.k; from += runLength) {
+    const int64_t width = widthOf(from), count = countOf(from);
     for (int64_t row = 0; row < plan.m; ++row, to += width * elementBytes()) {
-      widen(aType, elementAt(args.buffers[kA], aType, row * lda + from), values,
-            count);
+      const void *a = elementAt(args.buffers[kA], aType, row * lda + from);
+      if (dots.exist()) {
+        dots.arrange(aType, a, count, to);
+        continue;
+      }
+      auto *const values = reinterpret_cast<float *>(to);
+      widen(aType, a, values, count);
       for (int64_t i = 0; plan.rowType != aType && i < count; ++i)
         values[i] = qlora_round_bf16(values[i]);
       std::fill(values + count, values + width, 0.0f);
-      if (dots.exist())
-        dots.arrange(values, width, to);
-      else
-        std::memcpy(to, values, size_t(width) * sizeof(float));
     }
   }
 }
@@ -103,22 +116,21 @@ void Streamed::arrangeRows(const LibraryKernelArgs &args) const {
 /// values in registers.
 void Streamed::dotTile(const LibraryKernelArgs &args, int64_t first,
                        int64_t outputs, int64_t done, Lines &lines) const {
-  alignas(64) float sums[kDotTile * StreamedPlan::kMostRows * kLanes];
-  std::fill_n(sums, outputs * plan.m * kLanes, 0.0f);
+  alignas(64) float sums[kDotProducts * kLanes];
+  float products[kDotProducts];
   const uint8_t *x = plan.rows.in(args.buffers[kWorkspace]);
   for (int64_t from = 0; from < plan.k; from += runLength) {
     const int64_t width = widthOf(from);
-    for (int64_t output = 0; output < outputs; ++output)
-      dots.add(args.buffers[kW],
-               (first + done + output) * weight.columns + from, width,
-               {x, width, plan.m, sums + output * plan.m * kLanes});
+    dots.add(args.buffers[kW],
+             {(first + done) * weight.columns + from, countOf(from),
+              weight.columns, outputs},
+             {x, width, plan.m, sums, /*clears=*/from == 0});
     x += width * plan.m * elementBytes();
   }
+  RowDots::sumsOfLanes(sums, outputs * plan.m, products);
   for (int64_t output = 0; output < outputs; ++output)
     for (int64_t row = 0; row < plan.m; ++row)
-      lines[row][done + output] =
-          alpha *
-          RowDots::sumOfLanes(sums + (output * plan.m + row) * kLanes);
+      lines[row][done + output] = alpha * products[output * plan.m + row];
 }
 
 /// Computes these products with values that are decoded to a buffer.
@@ -127,8 +139,8 @@ void Streamed::decodedTile(const LibraryKernelArgs &args, int64_t first,
   RowDots decoded(plan.m);
   decoded.clear();
   const auto *x = plan.rows.in<const float>(args.buffers[kWorkspace]);
-  for (int64_t from = 0; from < plan.depth; from += runLength) {
-    const int64_t width = widthOf(from), count = std::min(width, plan.k - from);
+  for (int64_t from = 0; from < plan.k; from += runLength) {
+    const int64_t width = widthOf(from), count = countOf(from);
     for (int64_t output = 0; output < outputs; ++output) {
       float *const to = decoded.weights(output);
       weight.decodeWide(args.buffers[kW],
@@ -147,7 +159,6 @@ void Streamed::decodedTile(const LibraryKernelArgs &args, int64_t first,
 void Streamed::runTask(const LibraryKernelArgs &args, int64_t first,
                        int64_t outputs) const {
   Lines lines;
-  const int64_t tile = dots.exist() ? kDotTile : RowDots::kTile;
   for (int64_t done = 0; done < outputs; done += tile)
     (this->*(dots.exist() ? &Streamed::dotTile : &Streamed::decodedTile))(
         args, first, std::min(tile, outputs - done), done, lines);

@@ -166,8 +166,10 @@ bool isStreamed(const KernelRequest &r) {
 }
 
 StreamedPlan StreamedPlan::of(const KernelRequest &r) {
-  // Elements of W in a task: enough to outweigh starting it.
-  static constexpr int64_t kTaskElements = 128 * 1024;
+  // Elements of W in a task: enough to outweigh starting it, and few enough for
+  // some tasks.
+  static constexpr int64_t kLeastElements = 16 * 1024, kTasks = 16,
+                           kMostElements = 128 * 1024;
   const bool isPanel = r.op->name == "panel_matmul";
   const GemmProblem p = isPanel ? GemmProblem() : matmulProblem(r);
   StreamedPlan plan = {};
@@ -175,7 +177,9 @@ StreamedPlan StreamedPlan::of(const KernelRequest &r) {
   plan.n = isPanel ? r.constant("rows") : p.n;
   plan.k = isPanel ? r.constant("columns") : p.k;
   plan.depth = ceilDivide(plan.k, kLanes) * kLanes;
-  plan.outputs = std::clamp(kTaskElements / plan.depth / kTile, int64_t(1),
+  const int64_t elements = std::clamp(plan.n * plan.depth / kTasks,
+                                      kLeastElements, kMostElements);
+  plan.outputs = std::clamp(elements / plan.depth / kTile, int64_t(1),
                             kMostOutputs / kTile) *
                  kTile;
   // bf16 and f16 are not rounded to each other, only f32 to bf16.

@@ -4,6 +4,8 @@
 // StoredTensor::element, bit for bit, and its dot products with fused
 // multiply-adds.
 
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/RowDots.h"
 #include "runtime/Kernels/Cpu/RunDots.h"
 #include "runtime/Kernels/Rows.h"
 
@@ -151,15 +153,16 @@ void checkDots(const Tensor &tensor, const StoredWeight &weight, int64_t rows,
   std::vector<float> x(size_t(kColumns * rows));
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = float(i % 7) - 2.5f;
-  std::vector<float> arranged(x.size());
+  const int64_t width = dots.padded(kColumns);
+  std::vector<float> arranged(size_t(width * rows));
   auto *const bytes = reinterpret_cast<uint8_t *>(arranged.data());
   for (int64_t i = 0; i < rows; ++i)
-    dots.arrange(x.data() + i * kColumns, kColumns,
-                 bytes + i * kColumns * dots.elementBytes());
+    dots.arrange(QLORA_DTYPE_F32, x.data() + i * kColumns, kColumns,
+                 bytes + i * width * dots.elementBytes());
   for (int64_t row = 0; row < 10; ++row) {
-    std::vector<float> sums(size_t(rows * kLanes));
-    dots.add(tensor.bytes.data(), row * kColumns, kColumns,
-             {bytes, kColumns, rows, sums.data()});
+    std::vector<float> sums(size_t(rows * kLanes), 7.0f);
+    dots.add(tensor.bytes.data(), {row * kColumns, kColumns, kColumns, 1},
+             {bytes, width, rows, sums.data(), /*clears=*/true});
     for (int64_t i = 0; i < rows; ++i) {
       const float *const got = sums.data() + i * kLanes;
       const std::vector<float> lanes = lanesOf(weight, tensor.bytes.data(), row,
@@ -188,8 +191,58 @@ TEST(DecodeRun, LanesHaveTheProducts) {
         const bool isWhole = layout.block % RunDots::kLanes == 0;
         EXPECT_EQ(RunDots::of(weight, 1, weight.columns, type, type).exist(),
                   isWhole && decoder);
-        for (int64_t rows : {1, 2, 7})
+        for (int64_t rows : {1, 2, 7, 16})
           checkDots(tensor, weight, rows, type);
+      }
+}
+
+/// Compares products of `rows` rows with rows of a floating-point weight, which
+/// are further apart than their elements, with sums in f64. The weight ends
+/// after its last element.
+template <typename W>
+void checkDense(qlora_dtype dtype, qlora_dtype type, int64_t rows,
+                int64_t depth) {
+  constexpr int64_t kOutputs = 3;
+  const int64_t stride = depth + 5;
+  const StoredWeight weight = StoredWeight::dense(dtype, stride);
+  const RunDots dots = RunDots::of(weight, rows, depth, type, type);
+  if (!dots.exist())
+    return;
+  const auto valueOf = [](int64_t i) { return float(i % 11) - 4.25f; };
+  std::vector<W> weights(size_t(stride * (kOutputs - 1) + depth));
+  for (size_t i = 0; i < weights.size(); ++i)
+    narrow(std::vector{valueOf(int64_t(i))}.data(), dtype, &weights[i], 1);
+  std::vector<float> x(static_cast<size_t>(rows * depth));
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = float(i % 7) - 2.5f;
+  const int64_t width = dots.padded(depth);
+  std::vector<float> arranged(size_t(width * rows), 7.0f);
+  auto *const bytes = reinterpret_cast<uint8_t *>(arranged.data());
+  for (int64_t row = 0; row < rows; ++row)
+    dots.arrange(QLORA_DTYPE_F32, x.data() + row * depth, depth,
+                 bytes + row * width * dots.elementBytes());
+  std::vector<float> lanes(size_t(kOutputs * rows * RunDots::kLanes), 7.0f);
+  dots.add(weights.data(), {0, depth, stride, kOutputs},
+           {bytes, width, rows, lanes.data(), /*clears=*/true});
+  std::vector<float> sums(size_t(kOutputs * rows));
+  RowDots::sumsOfLanes(lanes.data(), kOutputs * rows, sums.data());
+  for (int64_t i = 0; i < kOutputs * rows; ++i) {
+    double expected = 0;
+    for (int64_t k = 0; k < depth; ++k)
+      expected += double(x[size_t(i % rows * depth + k)]) *
+                  valueOf(i / rows * stride + k);
+    EXPECT_NEAR(sums[size_t(i)], expected, 1e-4 * double(depth));
+    EXPECT_EQ(sums[size_t(i)],
+              RowDots::sumOfLanes(lanes.data() + i * RunDots::kLanes));
+  }
+}
+
+TEST(DecodeRun, DenseRowsHaveAnyDepth) {
+  for (qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
+    for (int64_t rows : {1, 3, 8, 15})
+      for (int64_t depth : {8, 16, 40, 64, 100, 256}) {
+        checkDense<float>(QLORA_DTYPE_F32, type, rows, depth);
+        checkDense<uint16_t>(QLORA_DTYPE_BF16, type, rows, depth);
       }
 }
 

@@ -201,9 +201,9 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
   }
 }
 
-/// Has the bits of StoredTensor::absmax. Not vectorized: gathers are slower, and
-/// so is collecting looked up values in vectors. But compiled for AVX, as a
-/// caller's vector registers would slow down instructions of SSE.
+/// Has the bits of StoredTensor::absmax. Not vectorized: gathers and collecting
+/// values in vectors are slower. Compiled for AVX, because a caller's vector
+/// registers slow down instructions of SSE.
 QLORA_VECTOR void absmaxOfBlocks(const StoredTensor &tensor, int64_t first,
                                  int64_t count, float *__restrict out) {
   const float correction = *tensor.correction;
@@ -214,8 +214,8 @@ QLORA_VECTOR void absmaxOfBlocks(const StoredTensor &tensor, int64_t first,
     return;
   }
   const auto *codes = static_cast<const uint8_t *>(tensor.scales) + first;
-  // A cache line has the scales of many blocks. So reads are too far apart for
-  // the hardware to prefetch them.
+  // A cache line has the scales of many blocks, so the hardware does not
+  // prefetch them.
   __builtin_prefetch(codes + 512);
   for (int64_t i = 0; i < count;) {
     const int64_t nested = (first + i) / kNestedRun;

@@ -38,7 +38,7 @@ struct StoredRuns : StoredRun {
   void advance() { first += stride; }
 };
 
-/// The same of a floating-point weight.
+/// Runs of rows of a floating-point weight, as StoredRuns.
 template <typename W> struct DenseRuns {
   const W *weights; ///< of the first run
   int64_t count;    ///< elements of a run
@@ -120,7 +120,7 @@ inline void prefetchAhead(const void *weights) {
   __builtin_prefetch(static_cast<const char *>(weights) + kBytes);
 }
 
-/// Calls add(run, rows) for each of the runs, whose lanes are rows.sums.
+/// Calls add(run, rows) for each run, whose lanes are rows.sums.
 template <typename Runs, typename X, typename Add>
 void forRuns(Runs runs, DotRows<X> rows, Add add) {
   const int64_t lanes = rows.count * DecodeRun::kDotLanes;
@@ -132,8 +132,8 @@ void forRuns(Runs runs, DotRows<X> rows, Add add) {
   }
 }
 
-/// Calls add(number, x, lanes) for groups of `Most`, four, two and one rows, the
-/// number as a type, with the group's first row and lanes.
+/// Calls add(number, x, lanes) for groups of `Most`, four, two and one rows,
+/// the number as a type, with the group's first row and lanes.
 template <int Most = 4, typename X, typename Add>
 void forRowGroups(const DotRows<X> &rows, Add add) {
   int64_t row = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// An instruction of AVX512_BF16 adds two products of bf16 to each f32 lane. 4-bit
-// weights: a vector of 64 bytes has 128 codes, four in each lane of 16 bits. A
+// An instruction of AVX512_BF16 adds two products of bf16 to each f32 lane.
+//
+// A vector of 64 bytes has 128 codes of 4 bits, four in each lane of 16 bits. A
 // shift moves one of them to the low bits of its lane. A permutation of the
 // bf16 values of two blocks, 16 each, looks it up; bit 4 of an index selects
 // the block. So the codes of adjacent elements are in different vectors, and x
@@ -24,8 +25,8 @@ namespace qlora {
 
 namespace {
 
-/// bf16 elements of a vector, elements of a vector of codes and of half of it,
-/// and f32 lanes of a vector.
+/// bf16 elements of a vector, codes of a vector and of half a vector, and f32
+/// lanes of a vector.
 constexpr int64_t kVector = 32, kCodes = HalfDots::kCodes, kHalf = kCodes / 2;
 constexpr int64_t kFloats = RunDots::kLanes / 2;
 /// Rows whose lanes are in registers at a time.
@@ -61,38 +62,39 @@ template <int Rows> struct HalfSums {
   }
 };
 
-/// The scales and zero points of the half vectors of elements [first, first +
-/// count) of a run's weight, then those of padding: 0.
-struct HalfScales {
-  static constexpr int64_t kMost = 64;
-  float absmax[kMost + 1], zero[kMost + 1];
+/// The scales and zero points of the half vectors of a run, then those of
+/// padding: 0.
+class HalfScales {
+public:
+  float absmax[RunDots::kMostElements / kHalf + 1];
+  float zero[RunDots::kMostElements / kHalf + 1];
 
-  HalfScales(const StoredRun &run, int64_t first, int64_t count);
+  /// Prepares for a run of `like`'s weight and length from `element` on. A
+  /// cache line has the scales of many runs, so the hardware does not prefetch
+  /// them.
+  void start(const StoredRun &like, int64_t element) {
+    first = element;
+    absmax[like.count / kHalf] = zero[like.count / kHalf] = 0;
+    const int64_t bytes = like.tensor.doubleQuant ? 1 : sizeof(float);
+    __builtin_prefetch(static_cast<const uint8_t *>(like.tensor.scales) +
+                       (blockOf(like, element) + kAhead) * bytes);
+  }
+  void read(const StoredRun &run, int64_t half) {
+    const int64_t block = blockOf(run, first + half * kHalf);
+    absmax[half] = run.tensor.absmax(block);
+    zero[half] = run.tensor.zero(block);
+  }
+
+private:
+  static constexpr int64_t kAhead = 512; // blocks
+  static int64_t blockOf(const StoredRun &run, int64_t element) {
+    return run.scaleShift < 0 ? element / run.tensor.block
+                              : element >> run.scaleShift;
+  }
+  int64_t first = 0;
 };
 
 } // namespace
-
-HalfScales::HalfScales(const StoredRun &run, int64_t first, int64_t count) {
-  const StoredTensor &tensor = run.tensor;
-  const int64_t halves = count / kHalf;
-  const auto blockOf = [&](int64_t element) {
-    return run.scaleShift < 0 ? element / tensor.block
-                              : element >> run.scaleShift;
-  };
-  const int64_t firstBlock = blockOf(first);
-  if (tensor.block == kHalf) {
-    absmaxOfBlocks(tensor, firstBlock, halves, absmax);
-  } else {
-    float blocks[kMost];
-    absmaxOfBlocks(tensor, firstBlock,
-                   blockOf(first + count - 1) - firstBlock + 1, blocks);
-    for (int64_t i = 0; i < halves; ++i)
-      absmax[i] = blocks[blockOf(first + i * kHalf) - firstBlock];
-  }
-  for (int64_t i = 0; tensor.zeros && i < halves; ++i)
-    zero[i] = tensor.zero(blockOf(first + i * kHalf));
-  absmax[halves] = zero[halves] = 0;
-}
 
 template <bool HasZeros>
 QLORA_AVX512BF16 static inline __m512
@@ -106,18 +108,18 @@ valuesOf(__m512 book, const HalfScales &scales, int64_t half) {
 template <bool HasZeros>
 QLORA_AVX512BF16 static inline __m512i
 tableOf(__m512 book, const HalfScales &scales, int64_t half) {
-  return (__m512i)_mm512_cvtne2ps_pbh(valuesOf<HasZeros>(book, scales, half + 1),
-                                      valuesOf<HasZeros>(book, scales, half));
+  const __m512 first = valuesOf<HasZeros>(book, scales, half);
+  const __m512 second = valuesOf<HasZeros>(book, scales, half + 1);
+  return (__m512i)_mm512_cvtne2ps_pbh(second, first);
 }
 
 /// Looks up the codes in the low four bits of each lane.
 QLORA_AVX512BF16 static inline __m512i lookUp(__m512i table, __m512i codes) {
-  const __m512i block = _mm512_inserti64x4(_mm512_setzero_si512(),
-                                           _mm256_set1_epi16(16), 1);
-  constexpr int kAndOr = 0xea; // (codes & 15) | block
-  return _mm512_permutexvar_epi16(
-      _mm512_ternarylogic_epi64(codes, _mm512_set1_epi16(15), block, kAndOr),
-      table);
+  constexpr int64_t kSecond = 0x0010'0010'0010'0010;
+  const __m512i block =
+      _mm512_set_epi64(kSecond, kSecond, kSecond, kSecond, 0, 0, 0, 0);
+  const __m512i code = _mm512_and_si512(codes, _mm512_set1_epi16(15));
+  return _mm512_permutexvar_epi16(_mm512_or_si512(code, block), table);
 }
 
 /// Adds the products of 128 values. A byte's high nibble is the code of an even
@@ -132,50 +134,54 @@ addCodes(__m512i bytes, __m512i table, const uint16_t *x, int64_t stride,
            lookUp(table, _mm512_srli_epi16(bytes, 8)));
 }
 
-/// Adds the products of `count` values, whose codes begin at `packed`, with
-/// `Rows` rows.
+/// Adds the products of a run with `Rows` rows. Meanwhile reads the scales of
+/// the next run, which takes few scalar instructions and hardly any time.
 template <bool HasZeros, int Rows>
 QLORA_AVX512BF16 static void
-addCodesOfRun(__m512 book, const HalfScales &scales, const uint8_t *packed,
-              int64_t count, const uint16_t *x, int64_t stride, float *lanes) {
+addCodesOfRun(const StoredRun &run, const HalfScales &scales, HalfScales &next,
+              const uint16_t *x, int64_t stride, float *lanes) {
+  const __m512 book = _mm512_loadu_ps(run.tensor.codeBook);
+  const uint8_t *packed = run.tensor.packed + run.first / 2;
   HalfSums<Rows> sums;
   sums.load(lanes);
-  int64_t i = 0;
-  for (; i + kCodes <= count; i += kCodes) {
+  int64_t i = 0, half = 0;
+  for (; i + kCodes <= run.count; i += kCodes, half += 2) {
     prefetchAhead(packed + i / 2);
     addCodes(_mm512_loadu_si512(packed + i / 2),
-             tableOf<HasZeros>(book, scales, i / kHalf), x + i, stride, sums);
+             tableOf<HasZeros>(book, scales, half), x + i, stride, sums);
+    next.read(run, half);
+    next.read(run, half + 1);
   }
-  if (i < count)
+  if (i < run.count) {
     addCodes(_mm512_maskz_loadu_epi8(0xffffffff, packed + i / 2),
-             tableOf<HasZeros>(book, scales, i / kHalf), x + i, stride, sums);
+             tableOf<HasZeros>(book, scales, half), x + i, stride, sums);
+    next.read(run, half);
+  }
   sums.store(lanes);
 }
 
 template <bool HasZeros>
-QLORA_AVX512BF16 static void addStoredRun(const StoredRun &run,
-                                          const DotRows<uint16_t> &rows) {
-  for (int64_t done = 0; done < run.count; done += HalfScales::kMost * kHalf) {
-    const int64_t first = run.first + done;
-    const int64_t count =
-        std::min(run.count - done, HalfScales::kMost * kHalf);
-    const HalfScales scales(run, first, count);
-    const __m512 book = _mm512_loadu_ps(run.tensor.codeBook);
+static void addStoredRuns(const StoredRuns &runs,
+                          const DotRows<uint16_t> &rows) {
+  HalfScales both[2];
+  HalfScales *scales = both, *next = both + 1;
+  scales->start(runs, runs.first);
+  for (int64_t half = 0; half < runs.count / kHalf; ++half)
+    scales->read(runs, half);
+  const int64_t last = runs.first + (runs.outputs - 1) * runs.stride;
+  forRuns(runs, rows, [&](const StoredRun &run, const DotRows<uint16_t> &all) {
+    next->start(run, std::min(run.first + runs.stride, last));
     forRowGroups<kMostRows>(
-                 DotRows<uint16_t>{rows.x + done, rows.stride, rows.count,
-                                   rows.sums},
-                 [&](auto number, const uint16_t *x, float *lanes) {
-                   addCodesOfRun<HasZeros, number>(
-                       book, scales, run.tensor.packed + first / 2, count, x,
-                       rows.stride, lanes);
-                 });
-  }
+        all, [&](auto number, const uint16_t *x, float *lanes) {
+          addCodesOfRun<HasZeros, number>(run, *scales, *next, x, all.stride,
+                                          lanes);
+        });
+    std::swap(scales, next);
+  });
 }
 
-static void addStored(const StoredRuns &runs,
-                         const DotRows<uint16_t> &rows) {
-  forRuns(runs, rows, runs.tensor.zeros ? addStoredRun<true>
-                                        : addStoredRun<false>);
+static void addStored(const StoredRuns &runs, const DotRows<uint16_t> &rows) {
+  (runs.tensor.zeros ? addStoredRuns<true> : addStoredRuns<false>)(runs, rows);
 }
 
 /// Returns 32 weights in bf16.
@@ -211,9 +217,10 @@ QLORA_AVX512BF16 static void addDenseRows(const DenseRuns<W> &run,
     sums.add(x + i, stride, halvesAt(w + i), halvesAt(w + i + kVector));
   }
   if constexpr (std::is_same_v<W, float>)
-    if (i < run.count)
-      sums.add(x + i, stride, halvesAt(w + i, run.count - i),
-               halvesAt(w + i + kVector, run.count - i - kVector));
+    if (const int64_t rest = run.count - i; rest > 0)
+      sums.add(x + i, stride, halvesAt(w + i, rest),
+               rest > kVector ? halvesAt(w + i + kVector, rest - kVector)
+                              : _mm512_setzero_si512());
   sums.store(lanes);
 }
 

@@ -6,12 +6,13 @@
 //   const RunDots dots = RunDots::of(weight, rows, depth, a, w);
 //   if (dots.exist()) {
 //     const int64_t width = dots.padded(count);
-//     dots.arrange(type, row, count, x); // each row of a run, to `width` elements
-//     dots.add(bytes, {first, count, stride, outputs}, {x, width, rows, lanes});
+//     dots.arrange(type, row, count, x); // each row of a run
+//     dots.add(bytes, {first, count, stride, outputs},
+//              {x, width, rows, lanes});
 //   }
 //
-// An output of a row has kLanes lanes, which add up to its dot product. Its bits
-// do not depend on other rows and outputs. They depend on the CPU's
+// An output of a row has kLanes lanes, which add up to its dot product. Its
+// bits do not depend on other rows and outputs. They depend on the CPU's
 // instructions.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_RUNDOTS_H
@@ -25,9 +26,10 @@ namespace qlora {
 /// Values have the bits of DecodeRun::toRounded, but magnitudes below 2^-126
 /// are 0. f32 weights are rounded to bf16.
 ///
-/// addQuantized: blocks, `first` and `count` are multiples of kCodes / 2. x has,
-/// of each kCodes elements, first those of index 0, 4, 8, ..., then 1, 5, 9, ...;
-/// zeros pad its last ones.
+/// addQuantized: blocks, `first` and `count` are multiples of kCodes / 2, and
+/// `count` is at most RunDots::kMostElements. x has, of each kCodes elements,
+/// first those of index 0, 4, 8, ..., then 1, 5, 9, ...; zeros pad the last
+/// ones.
 /// addBF16: `count` is a multiple of kRun. addF32: x is padded with zeros to
 /// such a multiple.
 struct HalfDots {
@@ -70,8 +72,8 @@ public:
     return (count + unit - 1) / unit * unit;
   }
 
-  /// Writes `count` elements of a row of `type` as add() needs them, then zeros:
-  /// padded(count) elements. At most kMostElements.
+  /// Writes `count` elements of a row of `type` as add() needs them, then
+  /// zeros: padded(count) elements, at most kMostElements.
   void arrange(qlora_dtype type, const void *row, int64_t count,
                void *to) const;
   static constexpr int64_t kMostElements = 4096;

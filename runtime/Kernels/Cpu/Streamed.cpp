@@ -25,11 +25,12 @@ namespace {
 
 enum Operand { kA, kW, kC, kWorkspace };
 
-/// Rows of W that are multiplied in turns with runs of a, products of a tile of
-/// such rows, and the bytes of all rows of a that fit into a core's first cache,
-/// together with their sums.
-constexpr int64_t kDotTile = 8, kDotProducts = kDotTile * StreamedPlan::kMostRows,
-                  kDotBytes = 16384;
+/// Rows of W that are multiplied in turns with runs of a, and products of such
+/// a tile.
+constexpr int64_t kDotTile = 8;
+constexpr int64_t kDotProducts = kDotTile * StreamedPlan::kMostRows;
+/// Bytes of all rows of a that fit into a core's first cache with their sums.
+constexpr int64_t kDotBytes = 16384;
 
 class Streamed final : public LibraryKernel {
 public:

@@ -16,6 +16,7 @@
 #include "frontend/ConfigLayers.h"
 #include "frontend/ConfigQuantization.h"
 #include "frontend/JsonFields.h"
+#include "frontend/ModelFolder.h"
 #include "runtime/Base/UserFiles.h"
 
 using nlohmann::json;
@@ -320,10 +321,12 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const json &instead) {
   const std::string path = folder + "/config.json";
   const auto text = readWholeFile(path);
-  if (!text.isOk())
+  if (!text.isOk()) {
+    QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
     return Status::notFound("cannot read '{}'; is it a Hugging Face model "
                             "folder?",
                             path);
+  }
   StatusOr<ModelConfig> config = parseHfConfig(text.value(), instead);
   if (!config.isOk())
     return config.status().withContext(fmt::format("'{}'", path));

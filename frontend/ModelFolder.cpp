@@ -39,8 +39,8 @@ static Status missingFolder(const std::string &folder) {
 
 static Status fileInsteadOfFolder(const fs::path &path) {
   if (path.extension() == ".gguf")
-    return Status::invalid("'{}' is a GGUF file, which is not supported; give "
-                           "the model's Hugging Face folder (config.json and "
+    return Status::invalid("'{}' is a GGUF file: llama.cpp runs it. Give the "
+                           "model's Hugging Face folder here (config.json and "
                            "safetensors)",
                            path.string());
   const std::string folder =

@@ -176,6 +176,20 @@ class PromptTest(GenerateTest):
             (first + rest).decode().rstrip("\n")))
         self.assertTrue(rest.endswith(b"\n"))
 
+    def test_no_space_for_the_rest(self):
+        self.make_model()
+        self.answers("hello world the user" * 9)
+        self.script["capacity"] = 8
+        done = subprocess.run(self.command("--prompt", "say"), text=True,
+                              capture_output=True)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("note: the answer ends here, because a row has at most 8 "
+                      "tokens", done.stderr)
+        done = subprocess.run(
+            self.command("--prompt", "say", "--max-new-tokens", "2"),
+            capture_output=True)
+        self.assertEqual(done.stderr, b"")
+
     def test_errors(self):
         self.make_model(CHATML)
         self.assertIn("the prompt is empty", self.refused("--prompt="))

@@ -97,6 +97,11 @@ def _answer_prompt(text: str, prompts: Prompts, sampling: Sampling,
             if answer.ids:
                 print(answer.rest(), flush=True)
         engine.send({"cancel": 0})  # if it ended at a stop string
+        if answer.finish == "length" and \
+                len(ids) + len(answer.ids) >= engine.capacity:
+            print(f"qlora-data: note: the answer ends here, because a row has "
+                  f"at most {engine.capacity} tokens. Fix: a larger "
+                  "--generation-length", file=sys.stderr)
 
 
 def generate(arguments: list[str]) -> None:

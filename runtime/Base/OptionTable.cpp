@@ -228,7 +228,8 @@ const OptionRow kRows[] = {
      "auto train generate both"},
     {"generation_batch", kInt, "0", kProgram, kGeneration,
      "rows that are generated at the same time; 0: the program does not "
-     "generate", "", "", 0, 4096},
+     "generate. qlora generate, serve and eval use 8 instead of 0, chat 1", "",
+     "", 0, 4096},
     {"generation_length", kInt, "2048", kProgram, kGeneration,
      "maximum tokens of a generated row, prompt included",
      "generation_max_length", "", 1, 1 << 24},

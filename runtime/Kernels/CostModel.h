@@ -158,9 +158,6 @@ double secondsOf(const KernelRequest &request, const DeviceProfile &device);
 enum class WorkCategory { kGemm, kAttention, kDecode, kRows, kHead };
 WorkCategory categoryOf(const KernelOp &op);
 
-/// Whether kernelWork() supports the op. A test checks all ops.
-bool hasKernelWork(std::string_view op);
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_KERNELS_COSTMODEL_H

@@ -115,7 +115,7 @@ double KernelRequest::constantAsDouble(std::string_view name) const {
 
 static std::vector<KernelOp> buildOps() {
   std::vector<KernelOp> ops;
-#define QLORA_KERNEL_OP(Op, Operands, Constants)                               \
+#define QLORA_KERNEL_OP(Op, Operands, Constants, Category, Work)               \
   ops.push_back(parseOp(#Op, Operands, Constants));                            \
   ops.back().shapes = plans::Op::shapes;
 #include "runtime/Kernels/Kernels.def"

@@ -323,62 +323,24 @@ static Work embeddingGradWork(const KernelRequest &r) {
 
 namespace {
 struct KernelWorkRow {
-  std::string_view op;
   WorkCategory category;
   Work (*work)(const KernelRequest &);
 };
 } // namespace
 
+/// In the order of kernelOps().
 static constexpr KernelWorkRow kRows[] = {
-    {"matmul", WorkCategory::kGemm, matmulWork},
-    {"panel_matmul", WorkCategory::kGemm, panelMatmulWork},
-    {"int8_matmul", WorkCategory::kGemm, int8MatmulWork},
-    {"decode", WorkCategory::kDecode, decodeWork},
-    {"adapted_norm", WorkCategory::kRows, adaptedNormWork},
-    {"quantize", WorkCategory::kRows, walkWork},
-    {"quantize_scales", WorkCategory::kRows, walkWork},
-    {"attention", WorkCategory::kAttention, attentionWork},
-    {"attention_grad", WorkCategory::kAttention, attentionWork},
-    {"cache_rows", WorkCategory::kRows, cacheRowsWork},
-    {"cached_attention", WorkCategory::kAttention, cachedAttentionWork},
-    {"adapter_matmul", WorkCategory::kGemm, adapterMatmulWork},
-    {"head_loss", WorkCategory::kHead, headWork},
-    {"head_loss_grad", WorkCategory::kHead, headWork},
-    {"head_part", WorkCategory::kHead, headWork},
-    {"head_merge", WorkCategory::kHead, headMergeWork},
-    {"embedding", WorkCategory::kRows, embeddingWork},
-    {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
-    {"route", WorkCategory::kRows, walkWork},
-    {"route_grad", WorkCategory::kRows, walkWork},
-    {"sort_by_expert", WorkCategory::kRows, walkWork},
-    {"gather_rows", WorkCategory::kRows, walkWork},
-    {"combine_rows", WorkCategory::kRows, walkWork},
-    {"choice_grad", WorkCategory::kRows, walkWork},
-    {"transpose_rows", WorkCategory::kRows, walkWork},
-    {"grouped_matmul", WorkCategory::kGemm, groupedMatmulWork},
-    {"grouped_weight_grad", WorkCategory::kGemm, groupedWeightGradWork},
-    {"column_sum", WorkCategory::kRows, walkWork},
-    {"accumulate", WorkCategory::kRows, walkWork},
-    {"copy_rows", WorkCategory::kRows, walkWork},
-    {"swap_blocks", WorkCategory::kRows, walkWork},
-    {"clip_norm", WorkCategory::kRows, walkWork},
-    {"length", WorkCategory::kRows, walkWork},
-    {"adamw_8bit", WorkCategory::kRows, walkWork},
+#define QLORA_KERNEL_OP(Op, Operands, Constants, Category, Work)               \
+  {WorkCategory::Category, Work},
+#include "runtime/Kernels/Kernels.def"
 };
 
-static const KernelWorkRow *findRow(std::string_view op) {
-  const KernelWorkRow *end = std::end(kRows);
-  const KernelWorkRow *row = std::find_if(
-      kRows, end, [&](const KernelWorkRow &row) { return row.op == op; });
-  return row == end ? nullptr : row;
+static const KernelWorkRow &rowOf(const KernelOp &op) {
+  return kRows[&op - kernelOps().data()];
 }
 
-bool qlora::hasKernelWork(std::string_view op) { return findRow(op); }
-
 Work qlora::kernelWork(const KernelRequest &request) {
-  const KernelWorkRow *row = findRow(request.op->name);
-  assert(row && "an op of Kernels.def without a row in KernelWork.cpp");
-  return row->work(request);
+  return rowOf(*request.op).work(request);
 }
 
 double qlora::neededFlops(const KernelRequest &request) {
@@ -387,7 +349,5 @@ double qlora::neededFlops(const KernelRequest &request) {
 }
 
 WorkCategory qlora::categoryOf(const KernelOp &op) {
-  const KernelWorkRow *row = findRow(op.name);
-  assert(row && "an op of Kernels.def without a row in KernelWork.cpp");
-  return row->category;
+  return rowOf(op).category;
 }

@@ -21,7 +21,7 @@
 
 namespace qlora::plans {
 
-#define QLORA_KERNEL_OP(Op, Operands, Constants)                               \
+#define QLORA_KERNEL_OP(Op, Operands, Constants, Category, Work)               \
   namespace Op {                                                               \
   OperandShapes shapes(const KernelRequest &);                                 \
   }

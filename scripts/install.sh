@@ -17,7 +17,7 @@ packages=(
   cmake ninja-build ccache g++ git python3 python3-venv
   libmlir-22-dev mlir-22-tools llvm-22-dev clang-22 lld-22
   libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev
-  libfmt-dev libcli11-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
+  libfmt-dev libxxhash-dev libssl-dev libgtest-dev libgmock-dev
   libeigen3-dev
 )
 [ "${1:-}" != --tests ] || packages+=(

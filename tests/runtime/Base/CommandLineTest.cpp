@@ -50,6 +50,8 @@ TEST(CommandLine, Spellings) {
   EXPECT_EQ(settings({"--lora-target-linear"}),
             "lora_target_modules=all-linear");
   EXPECT_EQ(settings({"--no-bf16"}), "compute_dtype=float32");
+  EXPECT_EQ(settings({"--lora-r=4", "--gpus=2", "--lora-r=5"}),
+            "lora_r=4 gpus=2 lora_r=5");
 }
 
 TEST(CommandLine, Booleans) {
@@ -160,12 +162,19 @@ TEST(CommandLine, FlagsOfAnotherParserAreKept) {
             (std::vector<std::string>{"--mlir-timing", "-mlir-x=1"}));
   EXPECT_EQ(line->settings.size(), 1u);
   EXPECT_FALSE(parse({"--mlir-timing"}).isOk());
+  // Like any flag, a foreign flag ends a list.
+  line = parseCommandLine(
+      std::vector<std::string>{"--max-length", "8", "--mlir-timing", "a.mlir"},
+      withForeign);
+  ASSERT_TRUE(line.isOk());
+  EXPECT_EQ(line->rest, std::vector<std::string>{"a.mlir"});
 }
 
 TEST(CommandLine, QuestionsHaveAnswers) {
   const auto answer = [](const char *flag) { return parse({flag})->answer; };
   EXPECT_EQ(answer("--version"), "tool 1\n");
   EXPECT_EQ(answer("-h"), answer("--help"));
+  EXPECT_EQ(answer("-h=true"), answer("--help"));
   EXPECT_TRUE(answer("--help").starts_with("usage: tool FILE\n\noptions:\n"));
   EXPECT_TRUE(answer("--help_all").starts_with("usage: tool FILE\n\nTool:\n"));
   EXPECT_EQ(answer("--gpus=2"), "");

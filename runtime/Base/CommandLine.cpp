@@ -5,6 +5,7 @@
 #include "runtime/Base/CommandLine.h"
 
 #include <algorithm>
+#include <cassert>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -59,11 +60,13 @@ static std::map<std::string, OptionName> flagsOf(OptionTables tables) {
           name = row.type == OptionType::kBool
                      ? OptionName{&row, row.name, "true", "false"}
                      : OptionName{&row, row.name};
-        flags[flagSpelling(spelling)] = name;
+        [[maybe_unused]] const bool isNew =
+            flags.emplace(flagSpelling(spelling), name).second;
+        assert(isNew && "two options have the same name");
         if (!isBoolean(name))
           continue;
         std::swap(name.whenTrue, name.whenFalse);
-        flags[flagSpelling("no_" + spelling)] = name;
+        flags.emplace(flagSpelling("no_" + spelling), name);
       }
   return flags;
 }

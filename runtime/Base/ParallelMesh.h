@@ -14,7 +14,7 @@
 //   --parallel ep=4,fsdp=4  ep, and shards the other weights of the base
 //   --parallel pp=4       divides the layers among 4 ranks with the same rows
 //   --parallel pp=2,fsdp=4  shards each half of the layers over 4 ranks
-//   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
+//   --parallel auto       the compiler chooses: compiler/Search/LayoutSearch.h
 //
 // A run with more ranks repeats the mesh for data parallelism: 8 ranks with
 // fsdp=4 are two groups. Ranks of one tp, cp or pp group have the same rows;

@@ -6,6 +6,7 @@
 
 #include "compiler/Report/RunMetadata.h"
 #include "compiler/Schedule/EntryBuffers.h"
+#include "compiler/Search/StepPlan.h"
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
 #include "runtime/ABI/module.h"
@@ -149,17 +150,6 @@ std::vector<std::string> modelWarnings(ModuleOp model,
                                        layoutWarning(model, settings.options)};
   std::erase(warnings, "");
   return warnings;
-}
-
-std::string planText(int64_t bytes, int64_t limit) {
-  std::string plan = formatBytes(bytes);
-  if (limit <= 0)
-    return plan;
-  const std::string most = formatBytes(limit);
-  const std::string unit = most.substr(most.find(' '));
-  if (plan.ends_with(unit))
-    plan.resize(plan.size() - unit.size());
-  return plan + " of " + most;
 }
 
 std::string arenasText(ModuleOp program) {

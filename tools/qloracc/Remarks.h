@@ -32,9 +32,6 @@ std::string positionsError(mlir::ModuleOp model,
 /// Returns one line for each arena of the plan.
 std::string arenasText(mlir::ModuleOp program);
 
-/// Returns "5.9 of 6.0 GiB", or "38.1 MiB" without a limit.
-std::string planText(int64_t bytes, int64_t limit);
-
 /// Returns the program of the pipeline stage that plans the most memory.
 mlir::ModuleOp largestOf(llvm::ArrayRef<mlir::ModuleOp> programs);
 

@@ -5,6 +5,7 @@
 #include "tools/qloracc/Settings.h"
 
 #include "compiler/Codegen/CudaTarget.h"
+#include "compiler/Search/MemoryLimit.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 
@@ -12,22 +13,15 @@
 
 #include <cerrno>
 #include <cstring>
-#include <numeric>
 
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/FindProgram.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
-#include "runtime/Data/TokenFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "tools/qloracc/CompilerOptions.h"
-#include "tools/qloracc/GenerationSettings.h"
-#include "tools/qloracc/MemoryLimit.h"
-#include "tools/qloracc/OffloadSettings.h"
-#include "tools/qloracc/PipelineSettings.h"
 
 namespace qlora {
 
@@ -100,74 +94,6 @@ std::string initName(const std::string &choice, bool isB) {
   return isB ? "zero" : choice == "gaussian" ? "gaussian" : "kaiming";
 }
 
-/// Returns the sequence lengths that are compiled for packing short rows
-/// (--step-packing, runtime/Data/StepPacking.h), in ascending order. They range
-/// from an eighth of `tokens` to `tokens`, in four equal steps per doubling.
-/// Lengths below `tokens` are multiples of 64 and of `parts`, the cp ranks.
-///
-/// More steps reduce the padding, but each length is another compiled variant.
-/// Average padding for eight rows of 40 to 512 tokens:
-///   2 steps per doubling  17 %
-///   4 steps per doubling   9 %
-///   6 steps per doubling   6 %
-std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
-  constexpr int64_t kOctaves = 3, kPerOctave = 4;
-  const int64_t tile = std::lcm(64, parts); ///< row multiple that suits kernels
-  std::vector<int64_t> buckets;
-  for (int64_t octave = kOctaves; octave > 0; --octave)
-    for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
-      const int64_t size =
-          (tokens * share / (kPerOctave << octave) + tile - 1) / tile * tile;
-      if (size > 0 && size < tokens &&
-          (buckets.empty() || size > buckets.back()))
-        buckets.push_back(size);
-    }
-  buckets.push_back(tokens);
-  return buckets;
-}
-
-/// Returns the value of step_packing. If it is auto, returns whether train_file
-/// has rows (JSONL, or a rows file of qlora-data), not micro-batches.
-StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
-  const std::string choice = options.text("step_packing");
-  // Buckets suit neither preference training, with one answer per sequence, nor
-  // a pipeline, which splits a micro-batch by rows.
-  if (options.text("rl") != "none" || stages > 1)
-    return false;
-  if (choice != "auto")
-    return choice == "true";
-  return hasRows(options.paths("train_file"));
-}
-
-/// Sets the batch, the row lengths, and the sequence lengths for packing. A
-/// program that only generates has none of them.
-Status fillShape(const Options &o, CompileOptions &c) {
-  c.trains = o.text("entries") != "generate";
-  if (!c.trains)
-    return Status::ok();
-  c.batch = o.integer("per_device_train_batch_size");
-  c.lengths = o.lengths("max_length");
-  QLORA_RETURN_IF_ERROR(fillChunks(o, c));
-  QLORA_ASSIGN_OR_RETURN(const bool packsSteps, wantsTokenBuckets(o, c.stages));
-  if (packsSteps)
-    c.buckets = tokenBuckets(
-        c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
-        c.contextRanks);
-  return Status::ok();
-}
-
-Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
-  settings.compile.shards = mesh.shards;
-  settings.compile.updatePieces = mesh.updatePieces;
-  settings.compile.trainedPieces = mesh.trainedPieces;
-  settings.compile.tensorRanks = mesh.tensorRanks;
-  settings.compile.contextRanks = mesh.contextRanks;
-  settings.compile.expertRanks = mesh.expertRanks;
-  settings.compile.stages = mesh.stages;
-  settings.ranks = std::max(settings.ranks, mesh.rowRanks());
-  return Status::ok();
-}
-
 /// Sets the compression of gradients (--ddp-comm-hook). The pass
 /// compress-gradients refuses sharded gradients.
 Status fillGradients(CompilerSettings &settings) {
@@ -221,8 +147,10 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
   settings.compile.deviceMap = mapped.map;
   QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.stages));
   // If --device-map determines the stages, record them as --parallel.
-  return map.empty() ? applyMesh(mapped.mesh, settings)
-                     : setLayout(settings, mapped.mesh);
+  if (!map.empty())
+    return setLayout(settings, mapped.mesh);
+  applyMesh(mapped.mesh, settings);
+  return Status::ok();
 }
 
 Status fillTarget(const Options &own, CompilerSettings &settings) {
@@ -332,33 +260,6 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
   return checkOffload(settings);
 }
 
-/// Records the value that the compiler chose for an option.
-Status record(const char *name, const std::string &value,
-              CompilerSettings &settings) {
-  return settings.options.applySetting(name, value, flagSpelling(name));
-}
-
-/// Returns whether a search must fit this machine's memory. A search for CPU
-/// layouts need not: all layouts take the same memory in total.
-bool fitsMachine(const CompilerSettings &settings) {
-  const bool hasLayouts = settings.findsLayout && settings.ranks > 1 &&
-                          settings.compile.target == "cuda";
-  return !settings.options.isGiven("memory_limit") &&
-         (!settings.batches.empty() || hasLayouts);
-}
-
-/// Returns the memory of the named GPU if a layout is chosen for it, else this
-/// machine's.
-StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
-  const CompileOptions &c = settings.compile;
-  if (c.memoryLimit == kAutoSize || !settings.findsLayout ||
-      c.target != "cuda" || c.deviceProfile.empty())
-    return machineMemoryLimit(c.target, settings.ranks);
-  QLORA_ASSIGN_OR_RETURN(const DeviceProfile device,
-                         deviceProfileOrDefault(c.deviceProfile, c.target));
-  return gpuMemoryLimit(device);
-}
-
 /// Applies --force-single-gpu: sets --parallel none, and refuses --ranks and
 /// --device-map.
 Status onlyOne(const Options &own, CompilerSettings &settings) {
@@ -370,31 +271,10 @@ Status onlyOne(const Options &own, CompilerSettings &settings) {
     return Status::invalid(
         "--force-single-gpu conflicts with --device-map; remove one");
   QLORA_RETURN_IF_ERROR(checkForcedSingle(settings.options));
-  return record("parallel", "none", settings);
-}
-
-/// Replaces `auto` with a number of bytes, and records it.
-Status resolveMemoryLimit(CompilerSettings &settings) {
-  if (settings.compile.memoryLimit != kAutoSize && !fitsMachine(settings))
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit, availableMemory(settings));
-  llvm::errs() << "qloracc: note: " << limit.reason << "\n";
-  settings.compile.memoryLimit = limit.bytes;
-  return record("memory_limit", std::to_string(limit.bytes), settings);
+  return recordChoice("parallel", "none", settings);
 }
 
 } // namespace
-
-Status setBatch(CompilerSettings &settings, int64_t batch) {
-  QLORA_RETURN_IF_ERROR(
-      record("per_device_train_batch_size", std::to_string(batch), settings));
-  return fillShape(settings.options, settings.compile);
-}
-
-Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh) {
-  QLORA_RETURN_IF_ERROR(record("parallel", mesh.text(), settings));
-  return applyMesh(mesh, settings);
-}
 
 StatusOr<CompilerSettings> parseSettings(std::span<const std::string> words) {
   CompilerSettings settings;
@@ -436,7 +316,9 @@ StatusOr<CompilerSettings> parseSettings(std::span<const std::string> words) {
         settings.batches,
         batchCandidates(settings.options, settings.rowRanks()));
   }
-  QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
+  QLORA_ASSIGN_OR_RETURN(const std::string limit, resolveMemoryLimit(settings));
+  if (!limit.empty())
+    llvm::errs() << "qloracc: note: " << limit << "\n";
   if (!settings.codegen.cudaArchs.empty()) // fail before the passes
     QLORA_RETURN_IF_ERROR(
         findCudaCompiler(settings.codegen.cudaCompiler).status());

@@ -6,13 +6,13 @@
 #include "compiler/Codegen/CudaTarget.h"
 #include "compiler/Driver.h"
 #include "compiler/Report/Report.h"
+#include "compiler/Search/LayoutSearch.h"
 #include "compiler/Support/CompileProgress.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
-#include "tools/qloracc/LayoutSearch.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"
 #include "tools/qloracc/Settings.h"
@@ -327,7 +327,10 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   CompileProgress progress;
   if (settings.findsLayout || !settings.batches.empty())
     progress.begin("comparing plans");
-  if (failed(findLayoutAndBatch(*module, settings)))
+  const auto print = [](const std::string &text) {
+    llvm::errs() << "qloracc: note: " << text;
+  };
+  if (failed(findLayoutAndBatch(*module, settings, print)))
     return 1;
   Compile job(context, settings, progress);
   SmallVector<ModuleOp> programs; // not freed: the process ends after this

@@ -2,10 +2,11 @@
 
 // Runs all phases on a copy, then the cost model.
 
-#include "tools/qloracc/StepPlan.h"
+#include "compiler/Search/StepPlan.h"
 
 #include "compiler/Driver.h"
 #include "compiler/Schedule/EntryBuffers.h"
+#include "runtime/Base/Amounts.h"
 #include "runtime/Base/StepRows.h"
 
 #include <utility>
@@ -14,7 +15,7 @@ using namespace mlir;
 
 namespace qlora {
 
-static LogicalResult predict(ModuleOp program, const CompilerSettings &settings,
+static LogicalResult predict(ModuleOp program, const PlanSettings &settings,
                              const DeviceProfile &device, StepPlan &plan) {
   StatusOr<int64_t> microBatches =
       accumulationSteps(settings.options, settings.rowRanks());
@@ -26,16 +27,16 @@ static LogicalResult predict(ModuleOp program, const CompilerSettings &settings,
     return failure();
   const int64_t batch = settings.compile.batch;
   plan.rowSeconds =
-      times->secondsOf(largestMicroBatch(program,
-                                         program::EntryKind::AccumulateLast),
-                       QueueSharing::kSideBySide) /
+      times->secondsOf(
+          largestMicroBatch(program, program::EntryKind::AccumulateLast),
+          QueueSharing::kSideBySide) /
       double(batch);
   plan.step = times->ofStep(*microBatches);
   plan.stepRows = double(batch * *microBatches * settings.rowRanks());
   return success();
 }
 
-FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
+FailureOr<StepPlan> planStep(ModuleOp model, const PlanSettings &settings,
                              const DeviceProfile &device) {
   CompileOptions options = settings.compile;
   options.remarks = false;
@@ -61,6 +62,17 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
   if (failed(predict(*program, settings, device, plan)))
     return failure();
   return plan;
+}
+
+std::string planText(int64_t bytes, int64_t limit) {
+  std::string plan = formatBytes(bytes);
+  if (limit <= 0)
+    return plan;
+  const std::string most = formatBytes(limit);
+  const std::string unit = most.substr(most.find(' '));
+  if (plan.ends_with(unit))
+    plan.resize(plan.size() - unit.size());
+  return plan + " of " + most;
 }
 
 } // namespace qlora

@@ -2,12 +2,11 @@
 
 // Plans and predicts each mesh, chooses one, and prints the table.
 
-#include "tools/qloracc/LayoutSearch.h"
+#include "compiler/Search/LayoutSearch.h"
 
 #include "compiler/PassMetadata.h"
 #include "dialects/Model/Model.h"
 #include "runtime/Base/Amounts.h"
-#include "tools/qloracc/BatchSearch.h"
 
 #include <numeric>
 
@@ -18,13 +17,11 @@ namespace qlora {
 namespace {
 struct Layout {
   ParallelMesh mesh;
-  int64_t batch = 0;
-  StepPlan plan;
-  std::string refusal;     ///< error of the mesh, which has no plan then
-  std::string batchReason; ///< FoundBatch::reason, or empty
-  std::string reason;      ///< last column of the table
+  FoundBatch best;
+  std::string refusal; ///< error of the mesh, which has no plan then
+  std::string reason;  ///< last column of the table
 
-  double rowSeconds() const { return plan.step.all / plan.stepRows; }
+  double rowSeconds() const { return best.plan.step.all / best.plan.stepRows; }
 };
 } // namespace
 
@@ -33,29 +30,10 @@ struct Layout {
 /// larger predicted differences (bench/layouts.py).
 static constexpr double kNoise = 1.005;
 
-/// Plans with the given batch, or with the best of the candidates.
-static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
-                              const DeviceProfile &device, Layout &layout) {
-  if (settings.batches.empty()) {
-    layout.batch = settings.compile.batch;
-    FailureOr<StepPlan> plan = planStep(model, settings, device);
-    if (succeeded(plan))
-      layout.plan = *plan;
-    return plan;
-  }
-  FailureOr<FoundBatch> found = findBatch(model, settings, device);
-  if (failed(found))
-    return failure();
-  layout.batch = found->batch;
-  layout.plan = found->plan;
-  layout.batchReason = found->reason;
-  return success();
-}
-
 /// Plans one mesh. An error becomes the mesh's reason in the table. An error of
 /// plain data parallelism affects all meshes, so it is reported.
-static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
-                                    const DeviceProfile &device,
+static FailureOr<Layout> planLayout(ModuleOp model, PlanSettings &settings,
+                                    StepPlanner plan,
                                     const ParallelMesh &mesh) {
   Layout layout;
   layout.mesh = mesh;
@@ -71,9 +49,10 @@ static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
         layout.refusal = diagnostic.str();
         return success();
       });
-  if (failed(fillPlan(model, settings, device, layout)) &&
-      layout.refusal.empty())
+  FailureOr<FoundBatch> found = findBatch(model.getLoc(), settings, plan);
+  if (failed(found) && layout.refusal.empty())
     return failure();
+  layout.best = found.value_or(FoundBatch());
   return layout;
 }
 
@@ -81,7 +60,7 @@ static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
 static const Layout *fastestOf(ArrayRef<Layout> layouts) {
   const Layout *fastest = nullptr;
   for (const Layout &layout : layouts)
-    if (layout.plan.fits &&
+    if (layout.best.plan.fits &&
         (!fastest || layout.rowSeconds() < fastest->rowSeconds()))
       fastest = &layout;
   return fastest;
@@ -92,12 +71,12 @@ static const Layout *fastestOf(ArrayRef<Layout> layouts) {
 static const Layout &chosenOf(ArrayRef<Layout> layouts) {
   if (const Layout *fastest = fastestOf(layouts))
     return *llvm::find_if(layouts, [&](const Layout &layout) {
-      return layout.plan.fits &&
+      return layout.best.plan.fits &&
              layout.rowSeconds() <= kNoise * fastest->rowSeconds();
     });
   // No plan fits. Plans above --memory-limit have hostBytes 0 and come first.
   const auto bytesOf = [](const Layout &layout) {
-    return std::pair(layout.plan.hostBytes, layout.plan.bytes);
+    return std::pair(layout.best.plan.hostBytes, layout.best.plan.bytes);
   };
   const Layout *smallest = nullptr;
   for (const Layout &layout : layouts)
@@ -117,29 +96,30 @@ static std::string titleOf(const ParallelMesh &mesh, int64_t ranks) {
 }
 
 static std::string reasonOf(const Layout &layout, const Layout &chosen,
-                            const Layout *fastest, int64_t limit,
-                            int64_t hostLimit) {
+                            const Layout *fastest,
+                            const CompileOptions &options) {
   if (!layout.refusal.empty())
     return layout.refusal;
-  if (hostLimit > 0 && layout.plan.hostBytes > hostLimit)
-    return fmt::format("exceeds host memory by {}{}",
-                       formatBytes(layout.plan.hostBytes - hostLimit),
-                       &layout == &chosen ? "; the smallest layout" : "");
-  if (!layout.plan.fits)
-    return fmt::format("exceeds the limit by {}{}",
-                       formatBytes(layout.plan.bytes - limit),
-                       &layout == &chosen ? "; the smallest layout" : "");
+  const StepPlan &plan = layout.best.plan;
+  const int64_t hostLimit = options.hostMemoryLimit;
+  const bool exceedsHost = hostLimit > 0 && plan.hostBytes > hostLimit;
+  if (!plan.fits)
+    return fmt::format(
+        "exceeds {} by {}{}", exceedsHost ? "host memory" : "the limit",
+        formatBytes(exceedsHost ? plan.hostBytes - hostLimit
+                                : plan.bytes - options.memoryLimit),
+        &layout == &chosen ? "; the smallest layout" : "");
   if (&layout == &chosen)
     return &layout == fastest ? "chosen: the fastest that fits"
                               : "chosen: the simplest of equally fast layouts";
-  const double slower = layout.rowSeconds() / chosen.rowSeconds() - 1;
   if (layout.rowSeconds() <= kNoise * fastest->rowSeconds())
     return fmt::format("as fast, within {:.1f} %", 100 * (kNoise - 1));
-  return fmt::format("{:.1f} % slower", 100 * slower);
+  return fmt::format("{:.1f} % slower",
+                     100 * (layout.rowSeconds() / chosen.rowSeconds() - 1));
 }
 
 static std::string tableOf(ArrayRef<Layout> layouts,
-                           const CompilerSettings &settings,
+                           const PlanSettings &settings,
                            const DeviceProfile &device) {
   constexpr const char *kLine = "  {:<22} {:>5} {:>9} {:>9} {:>10} {:>7}  {}\n";
   const int64_t limit = settings.compile.memoryLimit;
@@ -151,15 +131,15 @@ static std::string tableOf(ArrayRef<Layout> layouts,
   text += fmt::format(kLine, "layout", "batch", "plan", "ms/step", "exposed",
                       "", "");
   for (const Layout &layout : layouts) {
-    const auto &[all, exposed] = layout.plan.step;
-    const bool hasTime = layout.plan.fits;
+    const StepPlan &plan = layout.best.plan;
+    const auto &[all, exposed] = plan.step;
     text += fmt::format(
         kLine, titleOf(layout.mesh, settings.ranks),
-        layout.refusal.empty() ? fmt::format("{}", layout.batch) : "",
-        layout.refusal.empty() ? formatBytes(layout.plan.bytes) : "",
-        hasTime ? fmt::format("{:.2f}", 1e3 * all) : "",
-        hasTime ? fmt::format("{:.2f} ms", 1e3 * exposed) : "",
-        hasTime ? fmt::format("{:.1f} %", 100 * exposed / all) : "",
+        layout.refusal.empty() ? fmt::format("{}", layout.best.batch) : "",
+        layout.refusal.empty() ? formatBytes(plan.bytes) : "",
+        plan.fits ? fmt::format("{:.2f}", 1e3 * all) : "",
+        plan.fits ? fmt::format("{:.2f} ms", 1e3 * exposed) : "",
+        plan.fits ? fmt::format("{:.1f} %", 100 * exposed / all) : "",
         layout.reason);
   }
   if (!device.gpu)
@@ -173,49 +153,22 @@ static void recordLayouts(ModuleOp model, ArrayRef<Layout> layouts,
                           const Layout &chosen, int64_t ranks) {
   SmallVector<Attribute> rows;
   for (const Layout &layout : layouts) {
+    const StepPlan &plan = layout.best.plan;
     MetadataBuilder facts(model.getContext());
     facts.add("layout", layout.mesh.text())
         .add("groups", ranks / layout.mesh.size())
         .add("chosen", &layout == &chosen)
-        .add("fits", layout.plan.fits)
+        .add("fits", plan.fits)
         .add("reason", layout.reason);
     if (layout.refusal.empty())
-      facts.add("batch", layout.batch).add("bytes", layout.plan.bytes);
-    if (layout.plan.fits)
-      facts.add("step_seconds", layout.plan.step.all)
-          .add("exposed_communication_seconds",
-               layout.plan.step.exposedCommunication);
+      facts.add("batch", layout.best.batch).add("bytes", plan.bytes);
+    if (plan.fits)
+      facts.add("step_seconds", plan.step.all)
+          .add("exposed_communication_seconds", plan.step.exposedCommunication);
     rows.push_back(facts.get());
   }
   recordDecision(model, kLayoutDecision,
                  ArrayAttr::get(model.getContext(), rows));
-}
-
-static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
-                                ArrayRef<ParallelMesh> meshes,
-                                const DeviceProfile &device) {
-  std::vector<Layout> layouts;
-  for (const ParallelMesh &mesh : meshes) {
-    FailureOr<Layout> layout = planLayout(model, settings, device, mesh);
-    if (failed(layout))
-      return failure();
-    layouts.push_back(std::move(*layout));
-  }
-  const Layout *fastest = fastestOf(layouts);
-  const Layout &chosen = chosenOf(layouts);
-  for (Layout &layout : layouts)
-    layout.reason =
-        reasonOf(layout, chosen, fastest, settings.compile.memoryLimit,
-                 settings.compile.hostMemoryLimit);
-  for (const Status &status : {setLayout(settings, chosen.mesh),
-                               setBatch(settings, chosen.batch)})
-    if (!status.isOk())
-      return emitError(model.getLoc(), status.message());
-  llvm::errs() << "qloracc: note: " << tableOf(layouts, settings, device);
-  if (!chosen.batchReason.empty())
-    llvm::errs() << "qloracc: note: " << chosen.batchReason << "\n";
-  recordLayouts(model, layouts, chosen, settings.ranks);
-  return success();
 }
 
 /// Returns the greatest common divisor of the layers' expert counts; 0 without
@@ -228,22 +181,45 @@ static int64_t expertsOf(ModuleOp model) {
   return experts;
 }
 
-LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
-  std::vector<ParallelMesh> meshes;
+LogicalResult findLayout(ModuleOp model, PlanSettings &settings,
+                         const DeviceProfile &device, StepPlanner plan,
+                         NotePrinter print) {
   // Generation does not work with ep.
   const int64_t experts =
       settings.compile.generationRows > 0 ? 0 : expertsOf(model);
-  if (settings.findsLayout)
-    meshes = ParallelMesh::candidates(settings.ranks,
-                                      settings.compile.trainsAll, experts);
-  if (meshes.size() == 1) {
-    if (Status status = setLayout(settings, meshes.front()); !status.isOk())
-      return emitError(model.getLoc(), status.message());
-    llvm::errs() << "qloracc: note: --parallel auto: one rank, no layout; set "
-                    "the number of ranks with --ranks\n";
-    meshes.clear();
+  std::vector<Layout> layouts;
+  for (const ParallelMesh &mesh : ParallelMesh::candidates(
+           settings.ranks, settings.compile.trainsAll, experts)) {
+    FailureOr<Layout> layout = planLayout(model, settings, plan, mesh);
+    if (failed(layout))
+      return failure();
+    layouts.push_back(std::move(*layout));
   }
-  if (meshes.empty() && settings.batches.empty())
+  const Layout *fastest = fastestOf(layouts);
+  const Layout &chosen = chosenOf(layouts);
+  for (Layout &layout : layouts)
+    layout.reason = reasonOf(layout, chosen, fastest, settings.compile);
+  for (const Status &status : {setLayout(settings, chosen.mesh),
+                               setBatch(settings, chosen.best.batch)})
+    if (!status.isOk())
+      return emitError(model.getLoc(), status.message());
+  print(tableOf(layouts, settings, device));
+  if (!chosen.best.reason.empty())
+    print(chosen.best.reason + "\n");
+  recordLayouts(model, layouts, chosen, settings.ranks);
+  return success();
+}
+
+LogicalResult findLayoutAndBatch(ModuleOp model, PlanSettings &settings,
+                                 NotePrinter print) {
+  const bool hasLayouts = settings.findsLayout && settings.ranks > 1;
+  if (settings.findsLayout && !hasLayouts) {
+    if (Status status = setLayout(settings, ParallelMesh()); !status.isOk())
+      return emitError(model.getLoc(), status.message());
+    print("--parallel auto: one rank, no layout; set the number of ranks with "
+          "--ranks\n");
+  }
+  if (!hasLayouts && settings.batches.empty())
     return success();
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(
       settings.compile.deviceProfile, settings.compile.target);
@@ -252,14 +228,15 @@ LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
     status = device->describeNetwork(settings.gpusPerNode, settings.network);
   if (!status.isOk())
     return emitError(model.getLoc(), status.message());
-  if (!meshes.empty())
-    return findLayout(model, settings, meshes, *device);
-  FailureOr<FoundBatch> found = findBatch(model, settings, *device);
-  if (failed(found))
-    return failure();
-  if (!found->reason.empty())
-    llvm::errs() << "qloracc: note: " << found->reason << "\n";
-  return success();
+  const auto plan = [&](const PlanSettings &current) {
+    return planStep(model, current, *device);
+  };
+  if (hasLayouts)
+    return findLayout(model, settings, *device, plan, print);
+  FailureOr<FoundBatch> found = findBatch(model.getLoc(), settings, plan);
+  if (succeeded(found) && !found->reason.empty())
+    print(found->reason + "\n");
+  return found;
 }
 
 } // namespace qlora

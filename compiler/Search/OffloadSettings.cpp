@@ -2,7 +2,7 @@
 
 // Names of --offload, and combinations that are refused.
 
-#include "tools/qloracc/OffloadSettings.h"
+#include "compiler/Search/PlanSettings.h"
 
 #include "compiler/Support/TargetTraits.h"
 
@@ -30,7 +30,7 @@ Status fillOffload(const Options &o, CompileOptions &c) {
   return Status::ok();
 }
 
-Status checkOffload(const CompilerSettings &settings) {
+Status checkOffload(const PlanSettings &settings) {
   const CompileOptions &c = settings.compile;
   const auto traits = targetTraits(c.target);
   const bool hasOneMemory = traits && !traits->offloadsTables;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-#include "tools/qloracc/PipelineSettings.h"
+// Sets and checks the settings of pipeline stages.
 
-#include <algorithm>
+#include "compiler/Search/PlanSettings.h"
 
 namespace qlora {
 

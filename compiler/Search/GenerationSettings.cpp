@@ -2,9 +2,7 @@
 
 // Sets and checks the settings of generation.
 
-#include "tools/qloracc/GenerationSettings.h"
-
-#include <algorithm>
+#include "compiler/Search/PlanSettings.h"
 
 #include "runtime/Base/AdapterOptions.h"
 

@@ -13,14 +13,15 @@
 //   data parallel     1 38.2 GiB                 exceeds the limit by 14.2 GiB
 //   fsdp=2 x 2        1 21.4 GiB 2310.40 9.10 ms chosen: the fastest that fits
 
-#ifndef QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H
-#define QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H
+#ifndef QLORA_COMPILER_SEARCH_LAYOUTSEARCH_H
+#define QLORA_COMPILER_SEARCH_LAYOUTSEARCH_H
 
-#include "mlir/IR/BuiltinOps.h"
-
-#include "tools/qloracc/Settings.h"
+#include "compiler/Search/BatchSearch.h"
 
 namespace qlora {
+
+/// Prints a note: one or more lines, each with its newline.
+using NotePrinter = llvm::function_ref<void(const std::string &)>;
 
 /// Sets the layout and the batch of `settings` if options leave them to the
 /// compiler, prints them with the reason, and records the layouts in `model`
@@ -28,8 +29,15 @@ namespace qlora {
 /// the compile reports the missing bytes. Errors are diagnostics of the model's
 /// context.
 mlir::LogicalResult findLayoutAndBatch(mlir::ModuleOp model,
-                                       CompilerSettings &settings);
+                                       PlanSettings &settings,
+                                       NotePrinter print);
+
+/// The part of findLayoutAndBatch() for several ranks: `plan` plans `model` on
+/// each layout, for a `device` that the note names.
+mlir::LogicalResult findLayout(mlir::ModuleOp model, PlanSettings &settings,
+                               const DeviceProfile &device, StepPlanner plan,
+                               NotePrinter print);
 
 } // namespace qlora
 
-#endif // QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H
+#endif // QLORA_COMPILER_SEARCH_LAYOUTSEARCH_H

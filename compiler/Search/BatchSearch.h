@@ -9,27 +9,27 @@
 // to save memory. Plans and recomputation grow with the batch, so the search
 // ends at the first batch that does not fit or takes 5 % more time per row.
 
-#ifndef QLORA_TOOLS_QLORACC_BATCHSEARCH_H
-#define QLORA_TOOLS_QLORACC_BATCHSEARCH_H
+#ifndef QLORA_COMPILER_SEARCH_BATCHSEARCH_H
+#define QLORA_COMPILER_SEARCH_BATCHSEARCH_H
 
-#include "tools/qloracc/StepPlan.h"
+#include "compiler/Search/StepPlan.h"
 
 namespace qlora {
 
 struct FoundBatch {
   int64_t batch = 0;
   StepPlan plan; ///< plan with `batch`
-  /// Why the batch was chosen, in one line; empty if its plan does not fit.
+  /// Why the batch was chosen, in one line; empty without candidates, or if
+  /// its plan does not fit.
   std::string reason;
 };
 
-/// Chooses one of settings.batches and calls setBatch(). Does not change
-/// `model`. If no plan fits, chooses the smallest candidate, and the compile
-/// reports the missing bytes. Errors are diagnostics of the model's context.
-mlir::FailureOr<FoundBatch> findBatch(mlir::ModuleOp model,
-                                      CompilerSettings &settings,
-                                      const DeviceProfile &device);
+/// Chooses one of settings.batches and calls setBatch(); without candidates,
+/// plans the given batch. If no plan fits, chooses the smallest candidate, and
+/// the compile reports the missing bytes. Errors are diagnostics at `location`.
+mlir::FailureOr<FoundBatch> findBatch(mlir::Location location,
+                                      PlanSettings &settings, StepPlanner plan);
 
 } // namespace qlora
 
-#endif // QLORA_TOOLS_QLORACC_BATCHSEARCH_H
+#endif // QLORA_COMPILER_SEARCH_BATCHSEARCH_H

@@ -11,6 +11,8 @@ if(QLORA_COMPILER)
   # The dynamic loader does not search the folder of Debian's MLIR.
   set_target_properties(qloracc qlora-import PROPERTIES
                         INSTALL_RPATH "${LLVM_LIBRARY_DIR}")
+  install(PROGRAMS tools/qloracc/memory_viz.py
+          DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME qlora-memory-viz)
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 

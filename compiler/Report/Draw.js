@@ -3,7 +3,7 @@
 // plan.html: the charts, which share one x axis.
 const kRight = 8, kBottom = 18; // pixels around a chart
 
-let entry; // the selected data.entries, with the fields that prepare() adds
+let entry; // the selected entry, with the fields that prepare() adds
 let view;  // visible range: x0, x1 in commands or microseconds; y0, y1 in bytes
 let left;  // pixels for the labels left of a chart
 
@@ -28,7 +28,7 @@ function clockOf(commands, seconds) {
 
 // Returns the live bytes of each category at each command, in the given arena.
 function aliveOf(buffers, arena, commands) {
-  const alive = data.categories.map(() => new Float64Array(commands + 1));
+  const alive = categories.map(() => new Float64Array(commands + 1));
   for (let i = 0; i < buffers.bytes.length; ++i) {
     if (buffers.arena[i] !== arena) continue;
     alive[buffers.category[i]][buffers.first[i]] += buffers.bytes[i];
@@ -41,7 +41,7 @@ function aliveOf(buffers, arena, commands) {
 
 function prepare() {
   const arena = Number(byId('arena').value);
-  entry = data.entries[Number(byId('entry').value)];
+  entry = entries[Number(byId('entry').value)];
   entry.count = entry.commands.queue.length;
   entry.clock = clockOf(entry.commands, entry.seconds);
   entry.alive = aliveOf(entry.buffers, arena, entry.count);
@@ -132,7 +132,7 @@ function drawAddresses() {
   const toY = (y) => bottom - (y - view.y0) / (view.y1 - view.y0) * bottom;
   drawScale(chart, 0, view.y0, view.y1, bottom);
   drawNumbers(chart);
-  const colours = data.categories.map(colourOf), gap = 0.5;
+  const colours = categories.map(colourOf), gap = 0.5;
   const wanted = byId('find').value.toLowerCase();
   inside(chart, bottom, () => {
     for (const i of entry.shown) {
@@ -140,7 +140,7 @@ function drawAddresses() {
       const y = toY(buffers.offset[i] + buffers.bytes[i]);
       const low = toY(buffers.offset[i]);
       if (end < left || x > chart.right || low < 0 || y > bottom) continue;
-      const name = data.texts[buffers.label[i]].toLowerCase();
+      const name = texts[buffers.label[i]].toLowerCase();
       pen.globalAlpha = name.includes(wanted) ? 1 : 0.15;
       pen.fillStyle = colours[buffers.category[i]];
       pen.fillRect(x, y, Math.max(end - x - gap, gap),
@@ -163,20 +163,21 @@ function drawMarks(chart, bottom) {
     pen.lineTo(toX(x), bottom);
     pen.stroke();
   };
-  if (isPeakShown()) mark(xOf(entry.peak.command), 'peak', [4, 3]);
+  if (isPeakShown()) mark(xOf(entry.peak_command), 'peak', [4, 3]);
   for (const collective of entry.collectives)
     mark(commandSpan(collective.command)[0], 'collective', [2, 2]);
   pen.setLineDash([]);
 }
 
 // The peak is computed only for the activation arena (index 0).
-const isPeakShown = () => byId('arena').value === '0' && entry.peak.bytes > 0;
+const isPeakShown = () =>
+    byId('arena').value === '0' && entry.activation_live_bytes > 0;
 
 // Labels the dashed line at the peak, with the command if there is space.
 function drawPeak({pen, right, toX}) {
-  const at = toX(xOf(entry.peak.command)), high = 18;
-  const words = [`peak ${inBytes(entry.peak.bytes)}`,
-                 commandName(entry, entry.peak.command)].join(': ');
+  const at = toX(xOf(entry.peak_command)), high = 18;
+  const words = [`peak ${inBytes(entry.activation_live_bytes)}`,
+                 commandName(entry, entry.peak_command)].join(': ');
   const room = Math.max(at - left, right - at) - 16;
   const text = pen.measureText(words).width < room ? words
                                                    : words.split(':')[0];
@@ -198,7 +199,7 @@ function drawAlive() {
   const chart = chartOf('alive'), {pen, height} = chart;
   const total = (c) => entry.alive.reduce((sum, line) => sum + line[c], 0);
   drawScale(chart, 0, 0, entry.top, height - 2);
-  const colours = data.categories.map(colourOf);
+  const colours = categories.map(colourOf);
   for (let pixel = left; pixel < chart.right; ++pixel) {
     const step = (view.x1 - view.x0) / (chart.right - left);
     const x = view.x0 + (pixel - left) * step;
@@ -218,7 +219,7 @@ function drawAlive() {
 }
 
 const isEvent = (c) =>
-    ['record', 'wait'].includes(data.texts[entry.commands.kernel[c]]);
+    ['record', 'wait'].includes(texts[entry.commands.kernel[c]]);
 const collectiveAt = (c) => entry.collectives.find((x) => x.command === c);
 
 function drawQueues() {

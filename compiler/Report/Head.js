@@ -2,8 +2,6 @@
 
 // plan.html: the tiles, the options, and the bar of the arenas.
 
-const run = data.run;
-
 //---- Tiles ------------------------------------------------------------------
 
 function addTile(name, value, ...notes) {
@@ -37,7 +35,7 @@ function fullBatch() {
 
 function addBatch() {
   const {batch, lengths, length} = fullBatch();
-  const buckets = data.entries.filter(
+  const buckets = entries.filter(
       (e) => e.kind === 'accumulate' && e.batch === 1 &&
           !(batch === 1 && lengths.includes(e.length))).map((e) => e.length);
   const steps = run.options.gradient_accumulation_steps;
@@ -50,7 +48,7 @@ function addBatch() {
 }
 
 function addLimit() {
-  const total = data.plan.total_bytes, limit = run.options.memory_limit;
+  const total = plan.total_bytes, limit = run.options.memory_limit;
   const [number, unit] = inBytes(total).split(kSpace);
   const isSameUnit = inBytes(limit).endsWith(kSpace + unit);
   const value = !limit ? inBytes(total)
@@ -62,21 +60,21 @@ function addLimit() {
 }
 
 function addResident() {
-  const resident = data.plan.resident_bytes;
+  const resident = plan.resident_bytes;
   if (!resident)
     return addTile('Resident at most',
-                   `${inBytes(data.plan.total_bytes)} + driver`,
+                   `${inBytes(plan.total_bytes)} + driver`,
                    'qlora-run prints the GPU memory of the driver and its ' +
                        'libraries');
   addTile('Resident at most', inBytes(resident),
-          `the plan, and about ${inBytes(resident - data.plan.total_bytes)} ` +
+          `the plan, and about ${inBytes(resident - plan.total_bytes)} ` +
               'of code and libraries').title = exactly(resident);
 }
 
 function addStep() {
   const {batch, length} = fullBatch();
   const steps = run.options.gradient_accumulation_steps;
-  const seconds = (kind, key) => data.plan.entries.find((e) =>
+  const seconds = (kind, key) => plan.entries.find((e) =>
       e.kind === kind &&
       (kind === 'update' || e.batch === batch && e.length === length))
       ?.[key] ?? 0;
@@ -111,7 +109,7 @@ function addAdapter() {
 
 function addFormats() {
   const {quantized, options, parameters} = run;
-  const offloaded = data.plan.arenas.host; // bytes of frozen weights
+  const offloaded = plan.arenas.host; // bytes of frozen weights
   addTile('Base weights',
           quantized ? quantized.format : 'as in the files',
           quantized ? (quantized.double_quant ? 'double quantization, ' : '') +
@@ -174,7 +172,7 @@ function addPart(key, name, what, bytes, whole) {
 }
 
 function addArenas() {
-  const {arenas, total_bytes: total} = data.plan;
+  const {arenas, total_bytes: total} = plan;
   const limit = run.options.memory_limit, left = limit - total;
   for (const [key, name, what] of kArenas)
     if (arenas[key]) addPart(key, name, what, arenas[key], total);

@@ -3,7 +3,10 @@
 // plan.html: the data, and display names and number formats.
 'use strict';
 
-const data = JSON.parse(document.getElementById('data').textContent);
+const {plan, run} = JSON.parse(document.getElementById('data').textContent);
+const {categories, texts} = plan.timeline;
+const entries = plan.entries.map(
+    (e, i) => ({...e, ...plan.timeline.entries[i]}));
 const byId = (id) => document.getElementById(id);
 
 // Arenas in the order of the bar: key in plan.json (and of the colour), display
@@ -88,13 +91,11 @@ const several = (count, what) => `${inFull(count)} ${what}${
 
 const entryName = (e) =>
     (e.length ? `${e.batch} × ${e.length} tokens, ` : '') + kEntries[e.kind];
-const plannedOf = (e) => data.plan.entries.find(
-    (p) => p.kind === e.kind && p.batch === e.batch && p.length === e.length);
 
 // Describes command `c` of an entry: "rms_norm of model.norm".
 function commandName(entry, c) {
-  const kernel = data.texts[entry.commands.kernel[c]];
-  const label = data.texts[entry.commands.label[c]];
+  const kernel = texts[entry.commands.kernel[c]];
+  const label = texts[entry.commands.label[c]];
   const name = kCommands[kernel] ?? kernel;
   return label ? `${name} of ${label}` : name;
 }

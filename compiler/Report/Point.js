@@ -15,8 +15,8 @@ function commandText(c) {
 function bufferText(i) {
   const {label, bytes, category, offset, first, last} = entry.buffers;
   const from = entry.clock[first[i]], to = entry.clock[last[i] + 1];
-  return `${data.texts[label[i]] || '(no name)'}: ${inBytes(bytes[i])}, ` +
-      `${kCategories[data.categories[category[i]]]}\n` +
+  return `${texts[label[i]] || '(no name)'}: ${inBytes(bytes[i])}, ` +
+      `${kCategories[categories[category[i]]]}\n` +
       `commands ${first[i]} to ${last[i]}, ${inTime(from)} to ${inTime(to)}` +
       ` (${inTime(to - from)})\n` +
       `bytes ${inFull(offset[i])} to ${inFull(offset[i] + bytes[i])}`;
@@ -44,7 +44,7 @@ function aboutAddress(event) {
 
 function aboutAlive(event) {
   const c = commandAt(pointerAt(event).x);
-  const parts = data.categories.flatMap((name, i) => entry.alive[i][c]
+  const parts = categories.flatMap((name, i) => entry.alive[i][c]
       ? [`${kCategories[name]} ${inBytes(entry.alive[i][c])}`] : []);
   byId('about').textContent =
       `${commandText(c)}\nin use: ${parts.join(', ') || 'nothing'}`;

@@ -6,8 +6,8 @@
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Report/HtmlReport.h"
-#include "compiler/Report/MemorySnapshot.h"
 #include "compiler/Report/RunMetadata.h"
+#include "compiler/Report/TimelineJson.h"
 #include "compiler/Schedule/EntryBuffers.h"
 
 #include "runtime/Base/HostMemory.h"
@@ -33,8 +33,7 @@ static constexpr llvm::StringLiteral kModulePasses[] = {
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},
-    {".html", ReportFormat::Html},
-    {".pickle", ReportFormat::Pickle}};
+    {".html", ReportFormat::Html}};
 
 StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
   for (auto [extension, format] : kFormats)
@@ -42,7 +41,9 @@ StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
       return format;
   auto extensions = llvm::map_range(
       kFormats, [](const auto &row) { return row.first.str(); });
-  return Status::invalid("--plan-report: '{}' has to end in one of {}",
+  return Status::invalid("--plan-report: '{}' has to end in one of {}; for "
+                         "pytorch.org/memory_viz, give the .json to "
+                         "qlora-memory-viz",
                          path.str(), llvm::join(extensions, ", "));
 }
 
@@ -216,6 +217,25 @@ static LogicalResult addLowSeconds(ModuleOp program,
   return success();
 }
 
+/// Returns the text of plan.json. The timeline is last, and on one line.
+static std::string textOf(const llvm::json::Object &plan, StringRef timeline) {
+  SmallVector<StringRef> keys;
+  for (const auto &[key, value] : plan)
+    keys.push_back(key);
+  llvm::sort(keys);
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  llvm::json::OStream json(stream, /*IndentSize=*/2);
+  json.object([&] {
+    for (StringRef key : keys)
+      json.attribute(key, *plan.get(key));
+    json.attributeBegin("timeline");
+    json.rawValue(timeline);
+    json.attributeEnd();
+  });
+  return text;
+}
+
 FailureOr<std::string> qlora::reportText(ModuleOp program, ReportFormat format,
                                          const DeviceProfile &device) {
   FailureOr<CommandTimes> times = CommandTimes::create(program, device);
@@ -224,17 +244,16 @@ FailureOr<std::string> qlora::reportText(ModuleOp program, ReportFormat format,
   std::vector<EntryTimeline> timelines;
   for (auto entry : program.getOps<EntryOp>())
     timelines.push_back(timelineOf(entry, &*times));
-  if (format == ReportFormat::Pickle)
-    return memorySnapshot(program, timelines);
   llvm::json::Object plan = planOf(program, timelines);
   addDecisions(program, plan);
   addCosts(timelines, device, plan);
   if (failed(addLowSeconds(program, device, plan)))
     return failure();
+  const std::string text = textOf(plan, timelineJson(program, timelines));
   if (format == ReportFormat::Json)
-    return llvm::formatv("{0:2}\n", llvm::json::Value(std::move(plan))).str();
+    return text + "\n";
   StatusOr<std::string> run = runMetadata(program, device);
   if (!run.isOk())
     return emitError(program.getLoc(), run.status().message());
-  return htmlReport(std::move(plan), *run, timelines);
+  return htmlReport(text, *run);
 }

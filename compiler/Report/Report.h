@@ -16,18 +16,18 @@
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
 //                      "reason", "tiled_seconds", ...}]}],
 //    "bucket-gradients": [{"bytes", "parameters", "starts_after"}],
-//    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
+//    "select-kernels": [{"kernel", "launches", "refused": [...]}],
+//    "timeline": {...}}                       // TimelineJson.h
 //
 // A pass that was switched off has no entry. Sizes are bytes, times seconds. An
 // arena's size is its maximum of live bytes plus fragmentation. `qlora-opt
 // --rematerialize=problem` adds the planner's input to each step of
 // "rematerialize" (Graph/StepProblem.h).
 //
-// plan.html, for a browser: the same data and the arenas over the commands, in
-// one file that loads nothing else (HtmlReport.h).
+// plan.html, for a browser: the same data as tables and charts, in one file
+// that loads nothing else (HtmlReport.h).
 //
-// plan.pickle, for pytorch.org/memory_viz: the program as an allocator snapshot
-// (MemorySnapshot.h).
+// tools/qloracc/memory_viz.py converts plan.json for pytorch.org/memory_viz.
 
 #ifndef QLORA_COMPILER_REPORT_REPORT_H
 #define QLORA_COMPILER_REPORT_REPORT_H
@@ -39,7 +39,7 @@
 
 namespace qlora {
 
-enum class ReportFormat { Json, Html, Pickle };
+enum class ReportFormat { Json, Html };
 
 /// Returns the format for a file extension. Errors list the known extensions.
 StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);

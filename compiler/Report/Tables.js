@@ -71,33 +71,31 @@ function addTable(title, note, rows, columns, isOpen = false) {
 //---- Which tables -----------------------------------------------------------
 
 function addPeak() {
-  const planned = plannedOf(entry);
-  const lost = planned.activation_bytes - entry.peak.bytes;
-  const rows = Object.entries(entry.peak.by_category)
-                   .filter(([name, bytes]) => name !== 'workspace' && bytes)
-                   .map(([name, bytes]) => [kCategories[name], bytes]);
+  const lost = entry.activation_bytes - entry.activation_live_bytes;
+  const rows = categories.filter((name) => entry.peak[name]).map(
+      (name) => [kCategories[name], entry.peak[name]]);
   if (lost) rows.push(['gaps between tensors', lost]);
   addTable('Peak by category', entryName(entry), rows,
            [['Category', (row) => row[0]], ['Size', (row) => row[1], inBytes],
-            ['Share', (row) => 100 * row[1] / planned.activation_bytes,
+            ['Share', (row) => 100 * row[1] / entry.activation_bytes,
              (percent) => inShare(percent, 100)]], true);
 }
 
 function addLargest() {
-  const b = entry.buffers, peak = entry.peak.command;
+  const b = entry.buffers, peak = entry.peak_command;
   const alive = b.bytes.map((_, i) => i).filter(
       (i) => b.arena[i] === 0 && b.first[i] <= peak && peak <= b.last[i]);
   alive.sort((i, j) => b.bytes[j] - b.bytes[i]);
   addTable('Largest tensors at the peak', entryName(entry), alive,
-           [['Tensor', (i) => data.texts[b.label[i]] || '(no name)'],
+           [['Tensor', (i) => texts[b.label[i]] || '(no name)'],
             ['Size', (i) => b.bytes[i], inBytes],
-            ['Category', (i) => kCategories[data.categories[b.category[i]]]],
+            ['Category', (i) => kCategories[categories[b.category[i]]]],
             ['First command', (i) => b.first[i]],
             ['Last command', (i) => b.last[i]]]);
 }
 
 function addRecomputed() {
-  const decision = data.plan.rematerialize;
+  const decision = plan.rematerialize;
   if (!decision)
     return addTable('Recomputed', 'The pass is disabled.', [], []);
   const rows = decision.steps.flatMap(
@@ -117,7 +115,7 @@ function addRecomputed() {
 }
 
 function addDecoded() {
-  const rows = (data.plan['plan-dequant'] || []).flatMap(
+  const rows = (plan['plan-dequant'] || []).flatMap(
       (weight) => weight.groups.map((group) => ({...weight, ...group})));
   const time = (key) => (row) => row[key] * 1e6;
   addTable('Where weights are decoded',
@@ -140,7 +138,7 @@ function addDecoded() {
 }
 
 function addCollectives() {
-  const buckets = data.plan['bucket-gradients'] || [];
+  const buckets = plan['bucket-gradients'] || [];
   const bucketOf = (row) => buckets[row.bucket] || {};
   const start = (row) => entry.commands.start[row.command];
   const rest = (row) => Math.max(0, entry.seconds * 1e6 - start(row));
@@ -159,7 +157,7 @@ function addCollectives() {
 }
 
 function addKernels() {
-  const rows = data.plan['select-kernels'] || [];
+  const rows = plan['select-kernels'] || [];
   const columns = [['Kernel', (row) => row.kernel],
                    ['Launches', (row) => row.launches]];
   if (rows.some((row) => row.refused.length))
@@ -182,12 +180,12 @@ function writeTables() {
 //---- Start ------------------------------------------------------------------
 
 function writePeak() {
-  const {command, bytes} = entry.peak, planned = plannedOf(entry);
+  const {peak_command: command, activation_live_bytes: bytes} = entry;
   byId('peak').textContent = bytes
       ? `Peak: ${inBytes(bytes)} are in use at command ${inFull(command)} of ${
             inFull(entry.count)}, ${commandName(entry, command)}, ${
             inTime(entry.commands.start[command])} after the start, and ${
-            inBytes(planned.workspace_bytes)} of library workspace.`
+            inBytes(entry.workspace_bytes)} of library workspace.`
       : 'Uses only the arenas of adapters, gradients and optimizer states.';
 }
 
@@ -203,7 +201,7 @@ function show() {
 // Writes the legend: the categories of the buffers in the selected arena.
 function writeLegend() {
   const seen = new Set(entry.shown.map((i) => entry.buffers.category[i]));
-  const names = data.categories.filter((_, category) => seen.has(category))
+  const names = categories.filter((_, category) => seen.has(category))
                     .map((key) => [key, kCategories[key]]);
   if (entry.collectives.length) names.push(['collective', 'all-reduce']);
   byId('legend').replaceChildren(...names.map(
@@ -213,13 +211,14 @@ function writeLegend() {
 // Returns the index of the entry with the highest peak. If several have it,
 // prefers the entry of a step's last micro-batch.
 function highestEntry() {
-  const height = (e) => 2 * e.peak.bytes + (e.kind === 'accumulate_last');
-  return data.entries.reduce(
-      (best, e, i) => height(e) > height(data.entries[best]) ? i : best, 0);
+  const height = (e) =>
+      2 * e.activation_live_bytes + (e.kind === 'accumulate_last');
+  return entries.reduce(
+      (best, e, i) => height(e) > height(entries[best]) ? i : best, 0);
 }
 
 function start() {
-  data.entries.forEach((e, i) => {
+  entries.forEach((e, i) => {
     const option = make('option', '',
                         `${entryName(e)}: ${inTime(e.seconds * 1e6)}`);
     option.value = i;

@@ -31,8 +31,9 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"dump_phases", kPath, "", kOutput, "Looking inside",
      "folder for the IR after every phase and the kernels"},
     {"plan_report", kPath, "", kOutput, "Looking inside",
-     "file for the memory plan and every decision of the compiler: .json, "
-     ".html (a picture) or .pickle (for pytorch.org/memory_viz)", "-report"},
+     "file for the memory plan and every decision of the compiler: .json or "
+     ".html (a picture); qlora-memory-viz converts the .json for "
+     "pytorch.org/memory_viz", "-report"},
     {"remarks", kBool, "false", kRun, "Looking inside",
      "print why kernels, decoding and recomputation were chosen"},
 

@@ -51,6 +51,7 @@ class Install(unittest.TestCase):
             self.assertNotIn(str(BUILD), paths)
             page = prefix / "share" / "man" / "man1" / f"{program}.1"
             self.assertIn(r"\-\-", page.read_text())
+        run([prefix / "bin" / "qlora-memory-viz", "--help"], "/")
         demo = prefix / "share" / "qlora" / "examples" / "demo"
         self.assertEqual(self.train("installed", prefix / "bin", demo),
                          self.train("built", BUILD / "bin",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Compares the three formats of one report.
+"""Compares the formats of one report: JSON, page, and memory_viz's snapshot,
+which qlora-memory-viz makes of the JSON.
 
-    check_report.py plan.json plan.html plan.pickle [--predicted run.json]
-                    [--name TEXT] [--run JSON]
+    check_report.py plan.json plan.html [--predicted run.json] [--name TEXT]
+                    [--run JSON]
 
 * the page is one file without external references, and has the plan of the
   JSON;
@@ -23,8 +24,11 @@ import bisect
 import html.parser
 import json
 import math
+import os
 import pickle
 import re
+import subprocess
+import tempfile
 
 # Number of elements in the page. Tensor names must not change it.
 ELEMENTS = {"script": 2, "style": 1, "h1": 1}
@@ -97,19 +101,18 @@ def by_command(buffers, key, commands):
     return lists
 
 
-def replay(data, entry):
+def replay(categories, entry):
     """Replays an entry. Returns the heights of the arenas, and the first
     command at the peak."""
     commands, buffers = len(entry["commands"]["queue"]), entry["buffers"]
     first = by_command(buffers, "first", commands)
     last = by_command(buffers, "last", commands)
     arenas = (Arena(), Arena())
-    alive = dict.fromkeys(data["categories"], 0)
-    peak = {"command": 0, "bytes": 0, "by_category": dict(alive)}
+    alive = dict.fromkeys(categories, 0)
+    peak = 0, 0, {}  # command, bytes, bytes by category
 
     def count(i, sign):
-        alive[data["categories"][buffers["category"][i]]] += (
-            sign * buffers["bytes"][i])
+        alive[categories[buffers["category"][i]]] += sign * buffers["bytes"][i]
 
     for command in range(commands):
         for i in first[command]:
@@ -117,9 +120,9 @@ def replay(data, entry):
                                              buffers["bytes"][i])
             count(i, 1)
         total = sum(alive.values()) - alive["workspace"]
-        if total > peak["bytes"]:
-            peak = {"command": command, "bytes": total,
-                    "by_category": dict(alive)}
+        if total > peak[1]:
+            peak = command, total, {name: size for name, size in alive.items()
+                                    if size and name != "workspace"}
         for i in last[command]:
             arenas[buffers["arena"][i]].give(buffers["offset"][i],
                                              buffers["bytes"][i])
@@ -128,34 +131,35 @@ def replay(data, entry):
     return [arena.top for arena in arenas], peak
 
 
-def check_entry(data, entry, planned, buckets):
-    for key in ("kind", "batch", "length"):
-        assert entry[key] == planned[key], key
+def check_entry(timeline, entry, planned, buckets):
+    categories, texts = timeline["categories"], timeline["texts"]
     for columns in (entry["commands"], entry["buffers"]):
         assert len({len(column) for column in columns.values()}) == 1
-    heights, peak = replay(data, entry)
+    heights, peak = replay(categories, entry)
     assert heights == [planned["activation_bytes"],
                        planned["workspace_bytes"]], heights
-    assert peak == entry["peak"], (peak, entry["peak"])
+    expected = (entry["peak_command"], planned["activation_live_bytes"],
+                planned["peak"])
+    assert peak == expected, (peak, expected)
     buffers = entry["buffers"]
     saved = sum(size for size, category in
                 zip(buffers["bytes"], buffers["category"])
-                if data["categories"][category] == "saved")
+                if categories[category] == "saved")
     assert saved == planned["saved_bytes"], saved
     # Weights that recomputed ops read are in the category "decoded", not in
     # that of recomputed values.
-    kinds = {data["categories"][category] for label, category in
+    kinds = {categories[category] for label, category in
              zip(buffers["label"], buffers["category"])
-             if data["texts"][label].endswith("_proj.weight")}
+             if texts[label].endswith("_proj.weight")}
     assert kinds <= {"decoded"}, kinds
     sent = [collective["bytes"] for collective in
             sorted(entry["collectives"], key=lambda row: row["bucket"])]
     expected = [bucket["bytes"] for bucket in buckets]
-    assert sent == (expected if entry["kind"] == "accumulate_last" else [])
+    assert sent == (expected if planned["kind"] == "accumulate_last" else [])
     times = list(zip(entry["commands"]["start"], entry["commands"]["end"]))
     assert all(0 <= start <= end for start, end in times)
     assert max((end for _, end in times), default=0) <= (
-        entry["seconds"] * 1e6 + 0.1)
+        planned["seconds"] * 1e6 + 0.1)
 
 
 def read_page(path, plan):
@@ -177,26 +181,27 @@ def check_words(page, data):
     """Checks that everything has a plain name and a colour."""
     code, style = page.texts["script", None], page.texts["style", None]
     arenas = [arena for arena in data["plan"]["arenas"] if arena != "host"]
-    kinds = {entry["kind"] for entry in data["entries"]}
+    kinds = {entry["kind"] for entry in data["plan"]["entries"]}
     for arena in arenas:
         assert f"['{arena}', '" in code, arena
-    for key in (*data["categories"], *kinds):
+    categories = data["plan"]["timeline"]["categories"]
+    for key in (*categories, *kinds):
         assert f"  {key}: '" in code, key
-    for colour in (*arenas, *data["categories"]):
+    for colour in (*arenas, *categories):
         assert f"--{colour}: #" in style, colour
     assert len(page.ids) == len(set(page.ids))
     missing = set(re.findall(r"byId\('(\w[\w-]*)'\)", code)) - set(page.ids)
     assert not missing, missing
 
 
-def check_run(run, data, expected):
+def check_run(run, plan, expected):
     options, rates = run["options"], run["rates"]
     for name in run["set"]:
         assert name in options, name
     full = {("accumulate_last", options["per_device_train_batch_size"], length)
             for length in options["max_length"]}
     made = {(entry["kind"], entry["batch"], entry["length"])
-            for entry in data["entries"]}
+            for entry in plan["entries"]}
     assert full <= made, full - made
     assert 0 < run["trainable"] < run["parameters"]
     assert ("quantized" in run) == options["load_in_4bit"]
@@ -206,10 +211,11 @@ def check_run(run, data, expected):
         assert run[key] == value, (key, run[key], value)
 
 
-def check_page(data, plan):
-    assert len(data["entries"]) == len(plan["entries"])
-    for entry, planned in zip(data["entries"], plan["entries"]):
-        check_entry(data, entry, planned, plan["bucket-gradients"])
+def check_timeline(plan):
+    timeline = plan["timeline"]
+    assert len(timeline["entries"]) == len(plan["entries"])
+    for entry, planned in zip(timeline["entries"], plan["entries"]):
+        check_entry(timeline, entry, planned, plan["bucket-gradients"])
     for arena in ("activation", "workspace"):
         largest = max(entry[f"{arena}_bytes"] for entry in plan["entries"])
         assert plan["arenas"][arena] == largest, arena
@@ -262,24 +268,31 @@ def check_trace(trace, segments):
     return used
 
 
-def check_snapshot(path, data, plan):
-    with open(path, "rb") as file:
-        snapshot = pickle.load(file)
+def read_snapshot(path):
+    with tempfile.TemporaryDirectory() as folder:
+        snapshot = os.path.join(folder, "plan.pickle")
+        subprocess.run(["qlora-memory-viz", path, snapshot], check=True)
+        with open(snapshot, "rb") as file:
+            return pickle.load(file)
+
+
+def check_snapshot(snapshot, plan):
     check_segments(snapshot["segments"], plan)
     [trace] = snapshot["device_traces"]
     names = check_trace(trace, snapshot["segments"])
-    entries = [entry for entry in data["entries"]
-               if entry["kind"] != "accumulate"]
     made = sum(event["action"] == "alloc" for event in trace)
-    assert made == sum(len(entry["buffers"]["bytes"]) for entry in entries)
+    assert made == sum(
+        len(entry["buffers"]["bytes"]) for entry, planned in
+        zip(plan["timeline"]["entries"], plan["entries"])
+        if planned["kind"] != "accumulate")
     return names
 
 
-def check_prediction(path, data):
+def check_prediction(path, plan):
     with open(path, encoding="utf-8") as file:
         [step] = json.load(file)["predictions"]
     assert step["micro_batches"] == 1 and step["ranks"] == 1
-    entries = [entry for entry in data["plan"]["entries"]
+    entries = [entry for entry in plan["entries"]
                if entry["kind"] in ("accumulate_last", "update")]
     for key, figure in (("seconds", step), ("seconds_low", step["low"])):
         ours, theirs = sum(e[key] for e in entries), figure["step_seconds"]
@@ -290,7 +303,7 @@ def check_prediction(path, data):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("json", "html", "pickle"):
+    for name in ("json", "html"):
         parser.add_argument(name)
     parser.add_argument("--predicted")
     parser.add_argument("--name")
@@ -300,13 +313,14 @@ def main():
     with open(options.json, encoding="utf-8") as file:
         plan = json.load(file)
     data = read_page(options.html, plan)
-    check_page(data, plan)
-    check_run(data["run"], data, options.run)
-    names = check_snapshot(options.pickle, data, plan)
+    check_timeline(plan)
+    check_run(data["run"], plan, options.run)
+    names = check_snapshot(read_snapshot(options.json), plan)
     if options.name:
-        assert options.name in data["texts"] and options.name in names
+        assert options.name in plan["timeline"]["texts"]
+        assert options.name in names
     if options.predicted:
-        check_prediction(options.predicted, data)
+        check_prediction(options.predicted, plan)
 
 
 if __name__ == "__main__":

@@ -102,13 +102,13 @@ static std::string listText(std::span<const std::string> words) {
   return dumpExact(names);
 }
 
-/// Removes the value of `name` from the start of `words`. Returns an empty
-/// value for a boolean without one.
+/// Removes the value of `name` from the start of `words`. A boolean without a
+/// value is true.
 static StatusOr<std::string> takeValue(const OptionName &name,
                                        const std::string &flag,
                                        std::span<const std::string> &words) {
   if (isBoolean(name) && (words.empty() || !isBoolText(words[0])))
-    return std::string();
+    return std::string("true");
   if (words.empty() || words[0].starts_with("--") ||
       (isList(name) && isProgram(words[0])))
     return Status::invalid("{} expects a value", flag);
@@ -121,12 +121,10 @@ static StatusOr<std::string> takeValue(const OptionName &name,
   return listText(taken);
 }
 
-/// Returns the setting of `name` to `text`. A boolean without a value is true.
+/// Returns the setting of `name` to `text`.
 static StatusOr<OptionSetting> settingOf(const OptionName &name,
                                          std::string text) {
   const std::string flag = flagSpelling(name.name);
-  if (isBoolean(name) && text.empty())
-    text = "true";
   // Options::applySettings refuses other texts of a boolean option.
   if (isBoolean(name) &&
       (isBoolText(text) || name.row->type != OptionType::kBool)) {

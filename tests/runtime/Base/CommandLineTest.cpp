@@ -64,6 +64,7 @@ TEST(CommandLine, Booleans) {
   EXPECT_EQ(settings({"--completion-only-loss"}), "completion_only_loss=true");
   EXPECT_EQ(settings({"--no-packing=yes"}), "packing=false");
   EXPECT_EQ(settings({"--packing=maybe"}), "packing=maybe");
+  EXPECT_EQ(settings({"--packing="}), "packing="); // refused by Options
 }
 
 TEST(CommandLine, FilesStayApart) {

@@ -95,24 +95,6 @@ struct DecodeRun {
 void absmaxOfBlocks(const StoredTensor &tensor, int64_t first, int64_t count,
                     float *out);
 
-/// The scales of blocks of a run, as many as fit: of the elements [first, end),
-/// whose first block is `block`.
-struct BlockScales {
-  static constexpr int64_t kMost = 128;
-  const StoredTensor &tensor;
-  int64_t first, block, end;
-  float absmax[kMost];
-
-  BlockScales(const StoredRun &run, int64_t first)
-      : tensor(run.tensor), first(first), block(first / tensor.block) {
-    const int64_t after = run.first + run.count;
-    const int64_t count =
-        std::min(kMost, (after + tensor.block - 1) / tensor.block - block);
-    end = std::min(after, (block + count) * tensor.block);
-    absmaxOfBlocks(tensor, block, count, absmax);
-  }
-};
-
 /// Prefetches weights that are read soon after those at `weights`: a core
 /// executes only a few cache lines ahead, while memory needs a dozen.
 inline void prefetchAhead(const void *weights) {
@@ -146,22 +128,6 @@ void forRowGroups(const DotRows<X> &rows, Add add) {
   addGroup(std::integral_constant<int, 4>());
   addGroup(std::integral_constant<int, 2>());
   addGroup(std::integral_constant<int, 1>());
-}
-
-/// Calls add(blocks, number, x, lanes) for the run's blocks and groups of rows,
-/// with x at the first element of the blocks.
-template <typename X, typename Add>
-void forBlocks(const StoredRun &run, const DotRows<X> &rows, Add add) {
-  for (int64_t first = run.first; first < run.first + run.count;) {
-    const BlockScales blocks(run, first);
-    const int64_t skipped = first - run.first;
-    forRowGroups(DotRows<X>{rows.x + skipped, rows.stride, rows.count,
-                            rows.sums},
-                 [&](auto number, const X *x, float *lanes) {
-                   add(blocks, number, x, lanes);
-                 });
-    first = blocks.end;
-  }
 }
 
 /// Return the functions that use AVX-512 (DecodeRun.cpp) or AVX2

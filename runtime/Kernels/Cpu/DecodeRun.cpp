@@ -148,6 +148,24 @@ template <bool HasZeros> struct RoundedTable {
   }
 };
 
+/// The scales of blocks of a run, as many as fit: of the elements [first, end),
+/// whose first block is `block`.
+struct BlockScales {
+  static constexpr int64_t kMost = 128;
+  const StoredTensor &tensor;
+  int64_t first, block, end;
+  float absmax[kMost];
+
+  BlockScales(const StoredRun &run, int64_t first)
+      : tensor(run.tensor), first(first), block(first / tensor.block) {
+    const int64_t after = run.first + run.count;
+    const int64_t count =
+        std::min(kMost, (after + tensor.block - 1) / tensor.block - block);
+    end = std::min(after, (block + count) * tensor.block);
+    absmaxOfBlocks(tensor, block, count, absmax);
+  }
+};
+
 /// The lanes of some rows, in two vectors each.
 template <int Rows> struct DotSums {
   __m512 low[Rows], high[Rows];
@@ -229,10 +247,15 @@ QLORA_AVX512 static void addRows(const BlockScales &blocks, const float *x,
 template <typename Table>
 static void addAllRows(const StoredRuns &runs, const DotRows<float> &rows) {
   forRuns(runs, rows, [](const StoredRun &run, const DotRows<float> &all) {
-    forBlocks(run, all, [&](const BlockScales &blocks, auto number,
-                            const float *x, float *lanes) {
-      addRows<Table, number>(blocks, x, all.stride, lanes);
-    });
+    DotRows<float> rest = all;
+    for (int64_t first = run.first; first < run.first + run.count;) {
+      const BlockScales blocks(run, first);
+      forRowGroups(rest, [&](auto number, const float *x, float *lanes) {
+        addRows<Table, number>(blocks, x, rest.stride, lanes);
+      });
+      rest.x += blocks.end - first;
+      first = blocks.end;
+    }
   });
 }
 

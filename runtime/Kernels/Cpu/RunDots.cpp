@@ -4,8 +4,6 @@
 
 #include "runtime/Kernels/Cpu/RunDots.h"
 
-#include <cstring>
-
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Rows.h"
@@ -79,7 +77,7 @@ void RunDots::arrange(qlora_dtype type, const void *row, int64_t count,
     return;
   }
   float values[kMostElements];
-  const bool splits = isQuantized && whole->splitsPairs;
+  const bool splits = isQuantized && whole && whole->splitsPairs;
   float *const out = splits ? values : static_cast<float *>(to);
   widen(type, row, out, count);
   for (int64_t i = 0; rowType != type && i < count; ++i)

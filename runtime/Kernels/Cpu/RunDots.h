@@ -73,7 +73,8 @@ public:
   }
 
   /// Writes `count` elements of a row of `type` as add() needs them, then
-  /// zeros: padded(count) elements, at most kMostElements.
+  /// zeros: padded(count) elements, at most kMostElements. If no products
+  /// exist, writes them in order, in f32.
   void arrange(qlora_dtype type, const void *row, int64_t count,
                void *to) const;
   static constexpr int64_t kMostElements = 4096;

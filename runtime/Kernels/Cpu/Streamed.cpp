@@ -7,7 +7,6 @@
 // Sums are f32.
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
@@ -15,7 +14,6 @@
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/RowDots.h"
 #include "runtime/Kernels/Cpu/RunDots.h"
-#include "runtime/Kernels/Rows.h"
 
 namespace qlora::cpu {
 
@@ -66,19 +64,12 @@ private:
                int64_t done, Lines &lines) const;
   void decodedTile(const LibraryKernelArgs &args, int64_t first,
                    int64_t outputs, int64_t done, Lines &lines) const;
-  /// Returns the bytes of an element of a in the workspace.
-  int64_t elementBytes() const {
-    return dots.exist() ? dots.elementBytes() : int64_t(sizeof(float));
-  }
   /// Returns the elements of the run that begins at `from`.
   int64_t countOf(int64_t from) const {
     return std::min(runLength, plan.k - from);
   }
-  /// Returns the same, with padding.
-  int64_t widthOf(int64_t from) const {
-    return dots.exist() ? dots.padded(countOf(from))
-                        : std::min(runLength, plan.depth - from);
-  }
+  /// Returns the elements of a row of this run in the workspace.
+  int64_t widthOf(int64_t from) const { return dots.padded(countOf(from)); }
 
   StreamedPlan plan;
   StoredWeight weight;
@@ -92,24 +83,15 @@ private:
 
 } // namespace
 
-/// Writes a, run by run, so that the rows of a run are adjacent: as the dot
-/// products need it, or in f32. Pads the last run with zeros.
+/// Writes a, run by run, so that the rows of a run are adjacent.
 void Streamed::arrangeRows(const LibraryKernelArgs &args) const {
   uint8_t *to = plan.rows.in(args.buffers[kWorkspace]);
   for (int64_t from = 0; from < plan.k; from += runLength) {
-    const int64_t width = widthOf(from), count = countOf(from);
-    for (int64_t row = 0; row < plan.m; ++row, to += width * elementBytes()) {
-      const void *a = elementAt(args.buffers[kA], aType, row * lda + from);
-      if (dots.exist()) {
-        dots.arrange(aType, a, count, to);
-        continue;
-      }
-      auto *const values = reinterpret_cast<float *>(to);
-      widen(aType, a, values, count);
-      for (int64_t i = 0; plan.rowType != aType && i < count; ++i)
-        values[i] = qlora_round_bf16(values[i]);
-      std::fill(values + count, values + width, 0.0f);
-    }
+    const int64_t bytes = widthOf(from) * dots.elementBytes();
+    for (int64_t row = 0; row < plan.m; ++row, to += bytes)
+      dots.arrange(aType,
+                   elementAt(args.buffers[kA], aType, row * lda + from),
+                   countOf(from), to);
   }
 }
 
@@ -126,7 +108,7 @@ void Streamed::dotTile(const LibraryKernelArgs &args, int64_t first,
              {(first + done) * weight.columns + from, countOf(from),
               weight.columns, outputs},
              {x, width, plan.m, sums, /*clears=*/from == 0});
-    x += width * plan.m * elementBytes();
+    x += width * plan.m * dots.elementBytes();
   }
   RowDots::sumsOfLanes(sums, outputs * plan.m, products);
   for (int64_t output = 0; output < outputs; ++output)

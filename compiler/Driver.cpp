@@ -189,16 +189,15 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
   error.attachNote(program.getLoc())
       << "made up of: " << arenasInWords(program);
-  if (options.stages > 1)
+  if (options.mesh.pp > 1)
     error.attachNote(program.getLoc())
         << "this is stage " << options.stage << " of a pipeline of "
-        << options.stages
+        << options.mesh.pp
         << " stages; a larger --num-micro-batches makes chunks smaller";
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
         << "the frozen base alone needs " << formatBytes(base)
-        << (options.shards > 1 || options.tensorRanks > 1 ||
-                    options.expertRanks > 1
+        << (options.mesh.fsdp > 1 || options.mesh.tp > 1 || options.mesh.ep > 1
                 ? " on each rank; use more ranks in --parallel"
                 : ", unsharded; --parallel fsdp=N shards it over N ranks");
   if (std::string tensors = largestTensors(program); !tensors.empty())
@@ -305,7 +304,7 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   MemoryBudget roomy = chosen;
   const int64_t left = options.memoryLimit - plannedBytes(*best);
-  if (options.shards > 1 || chosen.offloadBase)
+  if (options.mesh.fsdp > 1 || chosen.offloadBase)
     roomy.stayingBytes = left - left / kLostToPacking;
   else if (!chosen.onlyPanels && options.dequantizeForm == "auto")
     roomy.residentBytes = left;
@@ -378,8 +377,8 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
   OwningOpRef<ModuleOp> largest = module.clone(), all;
   const bool isAnySmaller = keepLargestSteps(*largest);
   const int64_t enough = options.stageParts == 1
-                             ? options.stages - options.stage + 1
-                             : 2 * options.stages;
+                             ? options.mesh.pp - options.stage + 1
+                             : 2 * options.mesh.pp;
   const bool hasMore = options.chunks > enough && !options.allForwardsFirst;
   chosen.chunks = hasMore ? enough : 0;
   const bool explains = std::exchange(explainsLimit, explainsLimit && !hasMore);

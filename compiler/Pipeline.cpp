@@ -100,19 +100,19 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createStackAdapters({options.maxAdapters}));
   // These passes must run before build-train-step, which differentiates the
   // computation of one rank.
-  pm.addPass(createShardMatmuls({options.tensorRanks}));
-  pm.addPass(createShardContext({options.contextRanks}));
-  pm.addPass(createShardExperts({options.expertRanks}));
+  pm.addPass(createShardMatmuls({options.mesh.tp}));
+  pm.addPass(createShardContext({options.mesh.cp}));
+  pm.addPass(createShardExperts({options.mesh.ep}));
   if (options.sequenceParallel)
     pm.addPass(createShardSequence());
   // shard-trainable must know which parts of parameters a rank uses, and must
   // run before partition-pipeline, so that all stages shard in the same way.
   ShardTrainableOptions divide;
-  divide.ranks = std::max(options.shards, options.trainedPieces);
-  divide.adapters = options.trainedPieces > 1;
+  divide.ranks = std::max(options.mesh.fsdp, options.mesh.zero2);
+  divide.adapters = options.mesh.zero2 > 1;
   pm.addPass(createShardTrainable(divide));
   PartitionPipelineOptions cut;
-  cut.stages = options.stages;
+  cut.stages = options.mesh.pp;
   cut.parts = options.stageParts;
   cut.stage = options.stage;
   cut.speeds.assign(options.stageSpeeds.begin(), options.stageSpeeds.end());
@@ -129,7 +129,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
 
 static void buildStep(OpPassManager &pm, const CompileOptions &options,
                       const MemoryBudget &) {
-  pm.addPass(createBuildTrainStep({options.updatePieces, options.runRanks}));
+  pm.addPass(createBuildTrainStep({options.mesh.zero1, options.runRanks}));
   // Replaces the explicit adds that accumulate gradients.
   if (options.isEnabled("fuse-accumulate"))
     pm.addNestedPass<train::StepOp>(createFuseAccumulate());
@@ -181,7 +181,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     OffloadActivationsOptions offload;
     offload.values = budget.copiedValues;
     offload.blocks = options.checkpointing;
-    offload.weights = budget.offloadBase ? options.shards : 0;
+    offload.weights = budget.offloadBase ? options.mesh.fsdp : 0;
     offload.target = options.target;
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
@@ -212,13 +212,13 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     pm.addNestedPass<train::StepOp>(createReorderAccumulation());
   // The next two passes must know where each weight is read, and in which form.
   ShardVocabularyOptions tables;
-  tables.shards = options.shards;
+  tables.shards = options.mesh.fsdp;
   tables.offloadTables = budget.offloadTables;
   tables.form = options.shardEmbeddings;
   pm.addPass(createShardVocabulary(tables));
   PlaceFrozenWeightsOptions shards;
-  shards.shards = options.shards;
-  shards.keepTrained = options.trainedPieces > 1;
+  shards.shards = options.mesh.fsdp;
+  shards.keepTrained = options.mesh.zero2 > 1;
   shards.offloadTables = budget.offloadTables;
   shards.offloadBase = budget.offloadBase;
   shards.room = budget.stayingBytes;
@@ -275,7 +275,7 @@ void qlora::registerPhases() {
   options.objective = "dpo";
   options.linesOfRow = 2;
   options.noiseAlpha = 5;
-  options.shards = 2;
+  options.mesh.fsdp = 2;
   options.sequenceParallel = true;
   options.gradientForm = "int8";
   options.runRanks = 2;

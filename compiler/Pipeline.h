@@ -10,6 +10,7 @@
 #include "mlir/Pass/PassManager.h"
 
 #include "compiler/Passes.h"
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/WorkspaceSize.h"
 
 #include <optional>
@@ -66,15 +67,9 @@ struct CompileOptions {
   bool offloadActivations = false; ///< keeps saved values in host memory
   /// Which saved values are offloaded: auto or all.
   std::string offloadActivationsPolicy = "auto";
-  int64_t shards = 1; ///< fsdp ranks
-  int64_t updatePieces = 1; ///< zero1 ranks, which shard the updates
-  int64_t trainedPieces = 1; ///< zero2 ranks, which shard all trainable state
-  int64_t tensorRanks = 1;
+  ParallelMesh mesh;
   bool sequenceParallel = false; ///< tp ranks also shard the tokens
-  int64_t contextRanks = 1;
-  int64_t expertRanks = 1;
-  int64_t stages = 1;       ///< pipeline stages, each a separate program
-  int64_t stage = 0;        ///< stage to compile
+  int64_t stage = 0;        ///< pipeline stage to compile, a separate program
   int64_t stageParts = 1;   ///< virtual stages per stage (PipelineOrder.h)
   std::vector<int64_t> stageSpeeds; ///< relative speed per stage; empty: equal
   std::string deviceMap = "balanced"; ///< a value of partition-pipeline

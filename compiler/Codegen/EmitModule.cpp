@@ -201,17 +201,16 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  const int64_t stages = program::stagesOf(module);
-  row += fmt::format(
-      ".long {}, {}, {}, {}, {}, {}, {}, {}, {}, {}\n", cudaVersion,
-      program::shardsOf(module), program::updatePiecesOf(module),
-      program::tensorRanksOf(module), program::contextRanksOf(module), stages,
-      stage, program::trainedPiecesOf(module), program::expertRanksOf(module),
-      program::runRanksOf(module));
+  const qlora_mesh mesh = meshOf(module);
+  row += fmt::format(".long {}\n", cudaVersion);
+#define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
+  row += fmt::format(".long {}\n", mesh.NAME);
+#include "runtime/ABI/Enums.def"
+  row += fmt::format(".long {}, {}\n", stage, runRanksOf(module));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
   return row + fmt::format(".quad {}\n",
-                           stage + 1 < stages ? stageLabel(stage + 1) : "0");
+                           stage + 1 < mesh.pp ? stageLabel(stage + 1) : "0");
 }
 
 static constexpr const char *kQuery = R"(.text

@@ -76,7 +76,7 @@ public:
 
 private:
   void runOnOperation() override;
-  bool isPipeline() { return program::stagesOf(getOperation()) > 1; }
+  bool isPipeline() { return model::meshOf(getOperation()).pp > 1; }
   LogicalResult findOrder(ArrayRef<StepOp> steps);
   void writeLayout();
   int64_t bucketCount() const;

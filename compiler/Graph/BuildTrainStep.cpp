@@ -325,7 +325,7 @@ static Value buildStart(OpBuilder &b, DetachedOp op) {
 /// all-reduce over the stages adds the other values.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
-  const bool isPipeline = qlora::program::stagesOf(getOperation()) > 1;
+  const bool isPipeline = model::meshOf(getOperation()).pp > 1;
   DenseMap<Attribute, DetachedOp> starts;
   for (auto op : function.getOps<DetachedOp>())
     if (FlatSymbolRefAttr started = op.getStartedAttr())
@@ -364,10 +364,9 @@ void BuildTrainStepPass::runOnOperation() {
       trainable[FlatSymbolRefAttr::get(parameter)] = parameter;
   }
   if (pieces > 1)
-    module->setAttr(kUpdatePiecesAttr,
-                    Builder(&getContext()).getI64IntegerAttr(pieces));
+    setAxis(module, &qlora_mesh::zero1, pieces);
   if (runRanks > 0)
-    module->setAttr(kRunRanksAttr,
+    module->setAttr(model::kRunRanksAttr,
                     Builder(&getContext()).getI64IntegerAttr(runRanks));
   if (failed(qlora::checkDivision(module)))
     return signalPassFailure();

@@ -4,8 +4,7 @@
 
 #include "compiler/Graph/OpCost.h"
 
-#include "compiler/Graph/ProgramGroups.h"
-#include "runtime/ABI/collective.h"
+#include "runtime/Base/GroupSizes.h"
 #include "runtime/Predict/CollectiveCost.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -93,7 +92,9 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
                               ? tensorBytes(tensorOf(op->getOperand(0)))
                               : resultBytes(op);
     const auto group = unsigned(ranks); // equal to enum qlora_group
-    const GroupSizes groups = runGroupsOf(op->getParentOfType<ModuleOp>());
+    auto module = op->getParentOfType<ModuleOp>();
+    const GroupSizes groups =
+        GroupSizes(meshOf(module)).onAtLeast(runRanksOf(module));
     return collectiveDemand(kind, double(bytes), groups[group],
                             groups.stride(group), device)
         .seconds();

@@ -338,7 +338,7 @@ void PartitionPipelinePass::runOnOperation() {
     return signalPassFailure();
   dropWeights();
   Builder b(&getContext());
-  getOperation()->setAttr(program::kStagesAttr, b.getI64IntegerAttr(stages));
+  setAxis(getOperation(), &qlora_mesh::pp, stages);
   getOperation()->setAttr(program::kStageAttr, b.getI64IntegerAttr(stage));
   recordDecision(getOperation(), getArgument(),
                  MetadataBuilder(&getContext())

@@ -136,9 +136,9 @@ static bool isDividedTable(ParameterOp parameter) {
 /// Returns whether the parameter is an ep shard or a sharded table: then fsdp
 /// ranks have different values, which cannot be sharded further.
 static bool isPart(ParameterOp parameter) {
-  const bool isOfExperts = parameter.getSlice() &&
-                           program::expertRanksOf(
-                               parameter->getParentOfType<ModuleOp>()) > 1;
+  const bool isOfExperts =
+      parameter.getSlice() &&
+      model::meshOf(parameter->getParentOfType<ModuleOp>()).ep > 1;
   return isOfExperts || isDividedTable(parameter);
 }
 
@@ -305,11 +305,9 @@ void PlaceFrozenWeightsPass::runOnOperation() {
         << int64_t(shards);
     return signalPassFailure();
   }
-  const bool isSharded =
-      shards > 1 || program::trainedPiecesOf(getOperation()) > 1;
+  const bool isSharded = shards > 1 || model::meshOf(getOperation()).zero2 > 1;
   if (isSharded)
-    getOperation()->setAttr(program::kShardsAttr,
-                            Builder(&getContext()).getI64IntegerAttr(shards));
+    setAxis(getOperation(), &qlora_mesh::fsdp, shards);
   divideParameters();
   keepGathers();
   divided.insert_range(trained);

@@ -286,8 +286,7 @@ void ShardContextPass::runOnOperation() {
       return signalPassFailure();
     bytes = std::max(bytes, sharing.exchangedBytes());
   }
-  getOperation()->setAttr(program::kContextRanksAttr,
-                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  setAxis(getOperation(), &qlora_mesh::cp, ranks);
   recordDecision(getOperation(), getArgument(),
                  MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))

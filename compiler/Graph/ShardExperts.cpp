@@ -311,8 +311,7 @@ void ShardExpertsPass::runOnOperation() {
       return signalPassFailure();
     bytes = std::max(bytes, sharing.exchangedBytes());
   }
-  getOperation()->setAttr(program::kExpertRanksAttr,
-                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  setAxis(getOperation(), &qlora_mesh::ep, ranks);
   recordDecision(getOperation(), getArgument(),
                  MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))

@@ -233,7 +233,6 @@ void ShardMatmulsPass::runOnOperation() {
   divideParameters(sets);
   for (auto function : getOperation().getOps<func::FuncOp>())
     FunctionSharding(function, sets, ranks).run();
-  getOperation()->setAttr(program::kTensorRanksAttr,
-                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  setAxis(getOperation(), &qlora_mesh::tp, ranks);
   recordMetadata(sets);
 }

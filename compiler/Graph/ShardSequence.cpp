@@ -198,7 +198,7 @@ LogicalResult TokenSharding::run() {
 }
 
 void ShardSequencePass::runOnOperation() {
-  const int64_t ranks = program::tensorRanksOf(getOperation());
+  const int64_t ranks = model::meshOf(getOperation()).tp;
   if (ranks == 1)
     return;
   int64_t sums = 0, gathers = 0;

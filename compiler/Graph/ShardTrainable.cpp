@@ -104,8 +104,7 @@ void ShardTrainablePass::runOnOperation() {
   if (weights == 0)
     return;
   Builder builder(&getContext());
-  getOperation()->setAttr(program::kTrainedPiecesAttr,
-                          builder.getI64IntegerAttr(ranks));
+  setAxis(getOperation(), &qlora_mesh::zero2, ranks);
   recordDecision(getOperation(), getArgument(),
                  MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))

@@ -177,7 +177,7 @@ void ShardVocabularyPass::runOnOperation() {
         << form << "'";
     return signalPassFailure();
   }
-  const int64_t sharing = program::tensorRanksOf(getOperation());
+  const int64_t sharing = model::meshOf(getOperation()).tp;
   if ((shards <= 1 && sharing <= 1) || form == "false")
     return;
   llvm::StringSet<> onHost;
@@ -191,6 +191,5 @@ void ShardVocabularyPass::runOnOperation() {
       if (ParameterOp parameter = dividedParameter(op, onHost))
         tablesDivided += divide(op, parameter, shards, form == "true");
   }
-  getOperation()->setAttr(program::kShardsAttr,
-                          Builder(&getContext()).getI64IntegerAttr(shards));
+  setAxis(getOperation(), &qlora_mesh::fsdp, shards);
 }

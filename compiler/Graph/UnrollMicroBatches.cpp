@@ -237,7 +237,7 @@ static LogicalResult checkLosses(StepOp step) {
 void UnrollMicroBatchesPass::runOnOperation() {
   StepOp step = getOperation();
   const auto module = step->getParentOfType<ModuleOp>();
-  const int64_t stages = program::stagesOf(module),
+  const int64_t stages = model::meshOf(module).pp,
                 stage = program::stageOf(module);
   if (chunks < 1 || lines < 1 || parts < 1 ||
       (parts > 1 && chunks % stages != 0)) {

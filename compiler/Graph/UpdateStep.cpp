@@ -103,7 +103,7 @@ static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
     Value own =
         train::LengthOp::create(b, loc, one, read(divided, false, whole));
     lengths = AllGatherOp::create(
-        b, loc, one.clone({program::trainedPiecesOf(module)}), own);
+        b, loc, one.clone({model::meshOf(module).zero2}), own);
   }
   return ClipNormOp::create(b, loc, one, one, read(1 + whole, true, 0),
                             lengths);
@@ -136,9 +136,9 @@ void qlora::buildUpdateSteps(OpBuilder &builder, ModuleOp module) {
 }
 
 LogicalResult qlora::checkDivision(ModuleOp module) {
-  if (updatePiecesOf(module) == 1)
+  if (model::meshOf(module).zero1 == 1)
     return success();
-  if (program::trainedPiecesOf(module) > 1)
+  if (model::meshOf(module).zero2 > 1)
     return module.emitError(
         "--parallel: zero1 conflicts with zero2, and with fsdp of trainable "
         "weights: they shard updates too; remove zero1");

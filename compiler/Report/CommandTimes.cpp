@@ -4,10 +4,10 @@
 
 #include "compiler/Report/CommandTimes.h"
 
-#include "compiler/Graph/ProgramGroups.h"
 #include "compiler/Schedule/Commands.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Base/GroupSizes.h"
 #include "runtime/Predict/CollectiveCost.h"
 
 using namespace mlir;
@@ -67,8 +67,7 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   for (Value buffer : collective->getOperands())
     bytes = std::max(bytes, rangeOf(buffer).bytes);
   // If the number of ranks is unknown, assume a mesh without data parallelism.
-  const GroupSizes mesh = groupsOf(program);
-  const GroupSizes groups = mesh.on(std::max(ranks, mesh.meshSize()));
+  const GroupSizes groups = GroupSizes(model::meshOf(program)).onAtLeast(ranks);
   const auto group = unsigned(collective.getGroup());
   return collectiveDemand(unsigned(collective.getKind()), double(bytes),
                           groups[group], groups.stride(group), *device);

@@ -22,7 +22,7 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
   if (!op.getPieces())
     return sumOver(program::Group::DP);
   sumOver(program::Group::Replicas);
-  if (program::tensorRanksOf(step->getParentOfType<ModuleOp>()) > 1)
+  if (model::meshOf(step->getParentOfType<ModuleOp>()).tp > 1)
     sumOver(program::Group::TP);
 }
 

@@ -113,11 +113,6 @@ void LowerToProgramPass::runOnOperation() {
   if (failed(layout))
     return signalPassFailure();
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
-  if (const int64_t pieces = updatePiecesOf(module); pieces > 1)
-    module->setAttr(program::kUpdatePiecesAttr,
-                    builder.getI64IntegerAttr(pieces));
-  if (const int64_t ranks = runRanksOf(module))
-    module->setAttr(program::kRunRanksAttr, builder.getI64IntegerAttr(ranks));
   layout->emit(builder, module);
   KernelSymbols kernels(module);
   int64_t tokens = 0, inputs = 4, results = 0;

@@ -21,7 +21,7 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
                             "train.offsets, which bucket-gradients writes");
   ParameterLayout layout;
   layout.flatBytes = 4 * train::flatElements(module);
-  layout.pieces = program::piecesOf(module);
+  layout.pieces = model::piecesOf(module);
   layout.trains = !train::onlyGenerates(module);
   if (layout.trains) {
     layout.update = train::planUpdate(module);

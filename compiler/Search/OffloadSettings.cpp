@@ -44,7 +44,7 @@ Status checkOffload(const PlanSettings &settings) {
   if (c.offloadActivationsPolicy == "all" && !c.offloadActivations)
     return Status::invalid("--offload-activations-policy all needs --offload "
                            "activations; add that");
-  if (c.offloadActivations && c.stages > 1)
+  if (c.offloadActivations && c.mesh.pp > 1)
     return Status::invalid("--offload activations does not work with "
                            "--parallel {} yet; remove one",
                            settings.options.text("parallel"));

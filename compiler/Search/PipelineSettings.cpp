@@ -23,7 +23,7 @@ static Status checkChunks(const Options &o) {
 
 /// Refuses pipeline options without a pipeline, and conflicts with a pipeline.
 static Status checkPipeline(const Options &o, const CompileOptions &c) {
-  if (c.stages == 1) {
+  if (c.mesh.pp == 1) {
     const std::string_view said =
         o.integer("num_micro_batches") > 1 ? "num_micro_batches"
         : c.allForwardsFirst               ? "pipeline_schedule"
@@ -58,15 +58,15 @@ Status fillChunks(const Options &o, CompileOptions &c) {
   c.stageParts = o.integer("num_virtual_stages_per_pipeline_rank");
   c.chunks = 1;
   QLORA_RETURN_IF_ERROR(checkPipeline(o, c));
-  if (c.stages == 1)
+  if (c.mesh.pp == 1)
     return Status::ok();
   if (asked > 0 && c.batch % asked != 0)
     return Status::invalid(
         "{} {} does not divide the {} rows of a micro-batch; use a "
         "--per-device-train-batch-size that is a multiple of it",
         o.spelling("num_micro_batches"), asked, c.batch);
-  const int64_t unit = c.stageParts > 1 ? c.stages : 1;
-  c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.stages);
+  const int64_t unit = c.stageParts > 1 ? c.mesh.pp : 1;
+  c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.mesh.pp);
   while (asked == 0 && c.chunks > 0 &&
          (c.batch % c.chunks != 0 || c.chunks % unit != 0))
     --c.chunks;
@@ -76,12 +76,12 @@ Status fillChunks(const Options &o, CompileOptions &c) {
         "{} {} needs a number of chunks that is a multiple of the {} stages, "
         "but a micro-batch has {} rows; use a --per-device-train-batch-size "
         "that is a multiple of {}",
-        parts, c.stageParts, c.stages, c.batch, c.stages);
+        parts, c.stageParts, c.mesh.pp, c.batch, c.mesh.pp);
   if (c.chunks % unit != 0)
     return Status::invalid(
         "{} {} needs a number of chunks that is a multiple of the {} stages, "
         "but {} is {}; use a multiple",
-        parts, c.stageParts, c.stages, o.spelling("num_micro_batches"), asked);
+        parts, c.stageParts, c.mesh.pp, o.spelling("num_micro_batches"), asked);
   return c.chunks > 1 ? checkChunks(o) : Status::ok();
 }
 

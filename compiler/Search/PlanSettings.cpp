@@ -62,11 +62,12 @@ Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   QLORA_RETURN_IF_ERROR(fillChunks(o, c));
-  QLORA_ASSIGN_OR_RETURN(const bool packsSteps, wantsTokenBuckets(o, c.stages));
+  QLORA_ASSIGN_OR_RETURN(const bool packsSteps,
+                         wantsTokenBuckets(o, c.mesh.pp));
   if (packsSteps)
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
-        c.contextRanks);
+        c.mesh.cp);
   return Status::ok();
 }
 
@@ -77,13 +78,7 @@ Status setBatch(PlanSettings &settings, int64_t batch) {
 }
 
 void applyMesh(const ParallelMesh &mesh, PlanSettings &settings) {
-  settings.compile.shards = mesh.shards;
-  settings.compile.updatePieces = mesh.updatePieces;
-  settings.compile.trainedPieces = mesh.trainedPieces;
-  settings.compile.tensorRanks = mesh.tensorRanks;
-  settings.compile.contextRanks = mesh.contextRanks;
-  settings.compile.expertRanks = mesh.expertRanks;
-  settings.compile.stages = mesh.stages;
+  settings.compile.mesh = mesh;
   settings.ranks = std::max(settings.ranks, mesh.rowRanks());
 }
 

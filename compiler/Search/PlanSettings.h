@@ -22,10 +22,9 @@ struct PlanSettings {
   /// of `compile` was given.
   std::vector<int64_t> batches;
   int64_t ranks = 1; ///< ranks that share a global batch
-  /// Returns how many ranks have their own rows; tp and cp ranks share rows.
+  /// Returns how many ranks have their own rows.
   int64_t rowRanks() const {
-    const int64_t together = compile.tensorRanks * compile.contextRanks;
-    return std::max<int64_t>(1, ranks / together);
+    return std::max<int64_t>(1, ranks / compile.mesh.rowRanks());
   }
   bool findsLayout = false; ///< --parallel auto
   // GPUs of a machine and its network; 0 and empty: as in the device profile.

@@ -193,6 +193,20 @@ inline int64_t numberOf(mlir::Operation *op, llvm::StringRef name,
   return number ? number.getInt() : ifAbsent;
 }
 
+/// Returns the mesh along which a module is divided; all 1 if it is not.
+qlora_mesh meshOf(mlir::Operation *module);
+/// Sets the size of one axis of a module's mesh.
+void setAxis(mlir::Operation *module, uint32_t qlora_mesh::*axis,
+             int64_t ranks);
+/// Ranks of the axes of group FSDP, whatever they shard.
+int64_t piecesOf(mlir::Operation *module);
+
+/// Module attribute: number of ranks of a run; 0: any number.
+inline constexpr llvm::StringLiteral kRunRanksAttr = "model.run_ranks";
+inline int64_t runRanksOf(mlir::Operation *module) {
+  return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
+}
+
 /// Returns the bits of a double, as a constant of a kernel call.
 int64_t doubleBits(double value);
 

@@ -74,6 +74,18 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
 }
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
+def Model_MeshAttr : AttrDef<Model_Dialect, "Mesh"> {
+  let mnemonic = "mesh";
+  let summary = "ranks along each axis of --parallel";
+  let description = [{
+    `#model.mesh<tp = 2, cp = 4>`: the axes of runtime/ABI/Enums.def, in its
+    order; an axis that is absent has one rank. A module's attribute
+    `model.mesh` has the axes along which passes have divided it so far.
+  }];
+  let parameters = (ins ArrayRefParameter<"int64_t">:$sizes);
+  let hasCustomAssemblyFormat = 1;
+}
+
 /// The process groups of runtime/ABI/Enums.def, as in program.Group.
 def Model_Ranks : I32EnumAttr<"Ranks", "the ranks that an op connects",
                               ABI_GroupCases> {

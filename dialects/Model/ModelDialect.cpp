@@ -122,6 +122,81 @@ LogicalResult ModelDialect::verifyOperationAttribute(Operation *op,
 }
 
 //===----------------------------------------------------------------------===//
+// The mesh
+//===----------------------------------------------------------------------===//
+
+static constexpr StringLiteral kMeshAttr = "model.mesh";
+
+static constexpr StringLiteral kAxes[] = {
+#define QLORA_AXIS(NAME, GROUP, WORDS) #NAME,
+#include "runtime/ABI/Enums.def"
+};
+
+static constexpr uint32_t qlora_mesh::*kSizes[] = {
+#define QLORA_AXIS(NAME, GROUP, WORDS) &qlora_mesh::NAME,
+#include "runtime/ABI/Enums.def"
+};
+
+qlora_mesh qlora::model::meshOf(Operation *module) {
+  qlora_mesh mesh;
+  auto attribute = module->getAttrOfType<MeshAttr>(kMeshAttr);
+  for (auto [i, size] : llvm::enumerate(kSizes))
+    mesh.*size = attribute ? attribute.getSizes()[i] : 1;
+  return mesh;
+}
+
+void qlora::model::setAxis(Operation *module, uint32_t qlora_mesh::*axis,
+                           int64_t ranks) {
+  qlora_mesh mesh = meshOf(module);
+  mesh.*axis = ranks;
+  SmallVector<int64_t> sizes;
+  for (uint32_t qlora_mesh::*size : kSizes)
+    sizes.push_back(mesh.*size);
+  module->setAttr(kMeshAttr, MeshAttr::get(module->getContext(), sizes));
+}
+
+int64_t qlora::model::piecesOf(Operation *module) {
+  const qlora_mesh mesh = meshOf(module);
+  return std::max({mesh.fsdp, mesh.zero1, mesh.zero2});
+}
+
+void MeshAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  StringRef separator = "";
+  for (auto [axis, size] : llvm::zip_equal(kAxes, getSizes())) {
+    if (size == 1)
+      continue;
+    printer << separator << axis << " = " << size;
+    separator = ", ";
+  }
+  printer << ">";
+}
+
+Attribute MeshAttr::parse(AsmParser &parser, Type) {
+  SmallVector<int64_t> sizes(std::size(kAxes), 1);
+  auto parseAxis = [&]() -> ParseResult {
+    StringRef name;
+    const SMLoc loc = parser.getCurrentLocation();
+    if (parser.parseKeyword(&name) || parser.parseEqual())
+      return failure();
+    const auto *axis = llvm::find(kAxes, name);
+    if (axis == std::end(kAxes))
+      return parser.emitError(loc, "expected an axis: ")
+             << llvm::join(kAxes, ", ");
+    int64_t &size = sizes[axis - std::begin(kAxes)];
+    if (parser.parseInteger(size))
+      return failure();
+    return size >= 1 && size <= UINT16_MAX
+               ? success()
+               : parser.emitError(loc, "expected 1 to 65535 ranks");
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater,
+                                     parseAxis))
+    return {};
+  return get(parser.getContext(), sizes);
+}
+
+//===----------------------------------------------------------------------===//
 // Types and sizes
 //===----------------------------------------------------------------------===//
 

@@ -138,7 +138,7 @@ UpdatePlan qlora::train::planUpdate(Operation *module) {
   auto f32 = Float32Type::get(module->getContext());
   for (const FlatGroup &group : flatGroups(module)) {
     if (!group.kind.optimizer->isByTensor) {
-      const int64_t pieces = updatePiecesOf(module);
+      const int64_t pieces = model::meshOf(module).zero1;
       addPiece(plan,
                {group.kind, {}, "", group.row,
                 RankedTensorType::get({group.rows / pieces, kFlatColumns}, f32),

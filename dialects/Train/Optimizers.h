@@ -13,7 +13,7 @@
 //               stacks several: `train.update` with a kernel of Kernels.def, or
 //               several ops (ComposedUpdates.cpp)
 //
-// If ranks shard the updates (train.update_pieces), each rank updates a shard
+// If ranks shard the updates (axis zero1), each rank updates a shard
 // of every group and keeps only its states (ZeRO stage 1, Rajbhandari et al.,
 // 2020). Updates by tensor cannot be sharded.
 //

@@ -53,17 +53,9 @@ struct UpdateKind {
 
 UpdateKind updateKindOf(model::ParameterOp parameter);
 
-/// Module attribute: number of ranks that shard updates; 1: unsharded.
-inline constexpr llvm::StringLiteral kUpdatePiecesAttr = "train.update_pieces";
-int64_t updatePiecesOf(mlir::Operation *module);
-
-/// Module attribute: number of ranks of a run; 0: any number.
-inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
-int64_t runRanksOf(mlir::Operation *module);
-
 /// The rows of the flat arenas whose parameters have one UpdateKind. Row 0
-/// follows the statistics row. `rows` is divisible by updatePiecesOf(), and by
-/// runRanksOf() if that is not 0.
+/// follows the statistics row. `rows` is divisible by the mesh's zero1, and
+/// by model::runRanksOf() if that is not 0.
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;

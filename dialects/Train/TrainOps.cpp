@@ -46,18 +46,10 @@ int64_t qlora::train::flatElements(ParameterOp parameter) {
                        kFlatAlignment);
 }
 
-int64_t qlora::train::updatePiecesOf(Operation *module) {
-  return numberOf(module, kUpdatePiecesAttr);
-}
-
-int64_t qlora::train::runRanksOf(Operation *module) {
-  return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
-}
-
 /// Returns the number that must divide the rows of each group.
 static int64_t flatPiecesOf(Operation *module) {
-  return std::lcm(updatePiecesOf(module),
-                  std::max<int64_t>(1, runRanksOf(module)));
+  return std::lcm(int64_t(model::meshOf(module).zero1),
+                  std::max<int64_t>(1, model::runRanksOf(module)));
 }
 
 SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 
-/* Kinds of collectives and groups of ranks: a part of the format of train.so
- * (module.h). Enums.def describes what each kind does and which ranks a group
- * has. */
+/* Kinds of collectives, groups of ranks and meshes: a part of the format of
+ * train.so (module.h). Enums.def describes what each kind does and which ranks
+ * a group has. */
 
 #ifndef QLORA_RUNTIME_ABI_COLLECTIVE_H
 #define QLORA_RUNTIME_ABI_COLLECTIVE_H
+
+#include <stdint.h>
 
 enum qlora_collective {
 #define QLORA_COLLECTIVE(NAME, NUMBER, CASE, WORD) \
@@ -19,5 +21,12 @@ enum qlora_group {
 #include "runtime/ABI/Enums.def"
   QLORA_GROUP_COUNT
 };
+
+/* Ranks along each axis of --parallel: 1 to 65535. A run with more ranks than
+ * the mesh repeats it for data parallelism. */
+typedef struct qlora_mesh {
+#define QLORA_AXIS(NAME, GROUP, WORDS) uint32_t NAME;
+#include "runtime/ABI/Enums.def"
+} qlora_mesh;
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

@@ -54,7 +54,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 26u
+#define QLORA_ABI_VERSION 27u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* alignment of sharded data: a cache line */
 
@@ -136,8 +136,8 @@ typedef struct qlora_parameter {
   uint64_t first; /* TRAINABLE and STATE: first byte of the tensor in the range
                      of shards; else 0 */
   uint32_t slices; /* tp or ep shards. 0: every rank has the whole tensor. Else
-                      `tensor_ranks` or `expert_ranks`, and `shape` is that of
-                      one shard. The whole tensor is quantized before it is cut,
+                      the size of axis tp or ep, and `shape` is that of one
+                      shard. The whole tensor is quantized before it is cut,
                       and its dimension `slice_dimension` is `slices` times as
                       long. That dimension consists of `segments` runs, whose
                       lengths are constants from `first_segment` on; rank i of
@@ -315,27 +315,8 @@ typedef struct qlora_module {
                             minor; 0 on a CPU. A CUBIN needs a driver of that
                             major version or later, PTX one of that version or
                             later */
-  uint32_t shards; /* ranks that shard the base; 1: not sharded */
-  uint32_t update_pieces; /* ranks that shard optimizer states and updates; 1:
-                             not sharded. If `update_pieces` and `shards` are
-                             above 1, each is the size of group FSDP */
-  uint32_t tensor_ranks; /* tensor-parallel ranks (group TP); 1: none */
-  uint32_t context_ranks; /* context-parallel ranks (group CP); 1: none. Inputs
-                             and results per token are this rank's: [batch,
-                             length / context_ranks] */
-  uint32_t stages; /* of the pipeline (group PP), each a program of its own;
-                      1: no pipeline. All stages have the same inputs and the
-                      same trainable, gradient and state arenas; each adds
-                      its own gradients. Results that a stage does not
-                      compute are zero */
-  uint32_t stage;  /* index of this stage, from 0 */
-  uint32_t trained_pieces; /* ranks that shard trainable parameters, their
-                              gradients and states: the parameters in TRAINABLE
-                              and STATE that have a `piece`; 1: not sharded.
-                              1 if `update_pieces` is above 1; equal to `shards`
-                              if both are above 1 */
-  uint32_t expert_ranks; /* ranks that shard the experts (group EP); 1: not
-                            sharded. 1 if `tensor_ranks` is above 1 */
+  qlora_mesh mesh;       /* the same in all stages */
+  uint32_t stage;        /* index of this stage, from 0 */
   uint32_t run_ranks; /* ranks of a run; 0: any multiple of the ranks that work
                          together */
 

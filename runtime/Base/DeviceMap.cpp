@@ -53,11 +53,11 @@ static StatusOr<int64_t> devicesOf(const std::string &path,
 
 static StatusOr<ParallelMesh> withStages(ParallelMesh mesh, int64_t stages,
                                          const Options &options) {
-  if (mesh.stages > 1 && mesh.stages != stages)
+  if (mesh.pp > 1 && mesh.pp != stages)
     return Status::invalid(
         "--device-map with {} devices conflicts with {} pp={}; remove one",
-        stages, options.spelling("parallel"), mesh.stages);
-  mesh.stages = stages;
+        stages, options.spelling("parallel"), mesh.pp);
+  mesh.pp = static_cast<uint32_t>(stages);
   return ParallelMesh::parse(mesh.text()); // checks the axes
 }
 
@@ -85,7 +85,7 @@ StatusOr<MappedMesh> mappedMesh(const Options &options,
                              given, ranks, together,
                              options.spelling("parallel"), result.mesh.text());
     const int64_t stages =
-        result.mesh.stages > 1 ? result.mesh.stages : ranks / together;
+        result.mesh.pp > 1 ? result.mesh.pp : ranks / together;
     if (given == "sequential" && stages > 1 &&
         options.value("memory_limit") == 0)
       return Status::invalid(

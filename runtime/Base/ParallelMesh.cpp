@@ -10,35 +10,37 @@
 #include <set>
 #include <utility>
 
-#include "runtime/ABI/collective.h"
-
 namespace qlora {
 
 /// Largest size of an axis: train.so stores numbers of ranks in 16 bits.
 static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
-/// An axis of --parallel. The axis dp has no size in a mesh, because it has the
-/// remaining ranks. Axes with the same group must have equal sizes, unless 1.
+/// An axis of --parallel.
 struct Axis {
   std::string_view name;
-  int64_t ParallelMesh::*ranks = nullptr;
-  qlora_group group = QLORA_GROUP_DP;
+  uint32_t qlora_mesh::*ranks;
+  qlora_group group;
+  std::string_view words; ///< what a program does over the axis
 };
 } // namespace
 
 static constexpr Axis kAxes[] = {
-    {"dp"},
-    {"fsdp", &ParallelMesh::shards, QLORA_GROUP_FSDP},
-    {"zero1", &ParallelMesh::updatePieces, QLORA_GROUP_FSDP},
-    {"zero2", &ParallelMesh::trainedPieces, QLORA_GROUP_FSDP},
-    {"tp", &ParallelMesh::tensorRanks, QLORA_GROUP_TP},
-    {"pp", &ParallelMesh::stages, QLORA_GROUP_PP},
-    {"cp", &ParallelMesh::contextRanks, QLORA_GROUP_CP},
-    {"ep", &ParallelMesh::expertRanks, QLORA_GROUP_EP}};
+#define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
+  {#NAME, &qlora_mesh::NAME, QLORA_GROUP_##GROUP, WORDS},
+#include "runtime/ABI/Enums.def"
+};
+
+ParallelMesh::ParallelMesh() : qlora_mesh() {
+  for (const Axis &axis : kAxes)
+    this->*axis.ranks = 1;
+}
 
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
                       int64_t ranks) {
+  if (name == "dp")
+    return Status::invalid("--parallel: dp has no size, as all remaining ranks "
+                           "are data-parallel; set --gpus instead");
   const auto axis = std::ranges::find(kAxes, name, &Axis::name);
   if (axis == std::end(kAxes)) {
     std::vector<std::string_view> names;
@@ -46,63 +48,37 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: '{}' is not an axis; choose from: {}",
                            name, fmt::join(names, ", "));
   }
-  if (name == "dp")
-    return Status::invalid("--parallel: dp has no size, as all remaining ranks "
-                           "are data-parallel; set --gpus instead");
-  mesh.*axis->ranks = ranks;
+  mesh.*axis->ranks = static_cast<uint32_t>(ranks);
   return Status::ok();
 }
 
-/// Returns the largest size of a mesh's axes in a group.
-static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
-  int64_t ranks = 1;
-  for (const Axis &axis : kAxes)
-    if (axis.ranks && axis.group == group)
-      ranks = std::max(ranks, mesh.*axis.ranks);
-  return ranks;
-}
-
-/// fsdp, cp and ep use the same consecutive ranks; the largest size counts.
-int64_t ParallelMesh::size() const {
-  return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
-                   expertRanks}) *
-         tensorRanks * stages;
-}
-
-/// Returns text for errors about the number of ranks: what the mesh shards, and
-/// the name of the axis.
-static std::pair<const char *, const char *>
-sharingOf(const ParallelMesh &mesh) {
-  const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
-  if (mesh.stages > 1)
-    return {"distributes its layers", "pp"};
-  if (mesh.tensorRanks > 1)
-    return {"shards its matmuls", "tp"};
-  if (mesh.contextRanks > pieces)
-    return {"shards each sequence", "cp"};
-  if (mesh.expertRanks > pieces)
-    return {"shards its experts", "ep"};
-  if (mesh.shards > 1)
-    return {"shards its base", "fsdp"};
-  return mesh.trainedPieces > 1
-             ? std::pair("shards its trainable parameters", "zero2")
-             : std::pair("shards its optimizer states", "zero1");
+/// Returns the axis that errors about the number of ranks name: pp, tp, or the
+/// first of the largest others.
+static const Axis &mainAxis(const ParallelMesh &mesh) {
+  return *std::ranges::max_element(kAxes, {}, [&](const Axis &axis) {
+    const uint32_t ranks = mesh.*axis.ranks;
+    const int order = axis.group == QLORA_GROUP_PP   ? 2
+                      : axis.group == QLORA_GROUP_TP ? 1
+                                                     : 0;
+    return std::pair(ranks > 1 ? order : 0, ranks);
+  });
 }
 
 Status ParallelMesh::checkRanks(std::string_view subject, int64_t ranks) const {
   if (ranks % size() == 0)
     return Status::ok();
-  const auto [what, axis] = sharingOf(*this);
+  const Axis &axis = mainAxis(*this);
   return Status::invalid(
       "{} {} over {} ranks, but {} {} started; start a multiple of {}, or "
       "compile with another --parallel {}=N",
-      subject, what, size(), ranks, ranks == 1 ? "was" : "were", size(), axis);
+      subject, axis.words, size(), ranks, ranks == 1 ? "was" : "were", size(),
+      axis.name);
 }
 
 std::string ParallelMesh::text() const {
   std::string text;
   for (const Axis &axis : kAxes)
-    if (axis.ranks && this->*axis.ranks > 1)
+    if (this->*axis.ranks > 1)
       text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name,
                           this->*axis.ranks);
   return text.empty() ? "none" : text;
@@ -112,7 +88,7 @@ std::string ParallelMesh::text() const {
 static Status checkPieces(const ParallelMesh &mesh) {
   const Axis *first = nullptr;
   for (const Axis &axis : kAxes) {
-    if (!axis.ranks || axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
+    if (axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
       continue;
     if (first && mesh.*axis.ranks != mesh.*first->ranks)
       return Status::invalid("--parallel: {}={} and {}={} shard over the same "
@@ -121,9 +97,9 @@ static Status checkPieces(const ParallelMesh &mesh) {
                              mesh.*axis.ranks);
     first = &axis;
   }
-  if (mesh.updatePieces > 1 && mesh.trainedPieces > 1)
+  if (mesh.zero1 > 1 && mesh.zero2 > 1)
     return Status::invalid("--parallel: zero2={} includes zero1; remove zero1",
-                           mesh.trainedPieces);
+                           mesh.zero2);
   return Status::ok();
 }
 
@@ -135,10 +111,10 @@ static bool followEachOther(qlora_group group) {
 
 /// Checks that tp and ep, which both shard experts, are not combined.
 static Status checkTogether(const ParallelMesh &mesh) {
-  if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
+  if (mesh.tp > 1 && mesh.ep > 1)
     return Status::invalid(
-        "--parallel: tp={} does not work with ep={} yet; remove one",
-        mesh.tensorRanks, mesh.expertRanks);
+        "--parallel: tp={} does not work with ep={} yet; remove one", mesh.tp,
+        mesh.ep);
   return Status::ok();
 }
 
@@ -147,8 +123,7 @@ static Status checkTogether(const ParallelMesh &mesh) {
 static Status checkSizes(const ParallelMesh &mesh) {
   for (const Axis &axis : kAxes)
     for (const Axis &other : kAxes) {
-      if (!axis.ranks || !other.ranks || !followEachOther(axis.group) ||
-          !followEachOther(other.group))
+      if (!followEachOther(axis.group) || !followEachOther(other.group))
         continue;
       const int64_t one = mesh.*axis.ranks, two = mesh.*other.ranks;
       if (std::max(one, two) % std::min(one, two) != 0)
@@ -159,30 +134,40 @@ static Status checkSizes(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
+Status ParallelMesh::check() const {
+  for (const Axis &axis : kAxes)
+    if (this->*axis.ranks < 1 || this->*axis.ranks > kMaxAxis)
+      return Status::invalid("--parallel: {}={} is not 1 to {} ranks",
+                             axis.name, this->*axis.ranks, kMaxAxis);
+  QLORA_RETURN_IF_ERROR(checkPieces(*this));
+  QLORA_RETURN_IF_ERROR(checkTogether(*this));
+  return checkSizes(*this);
+}
+
 /// Whether an axis of candidates() may have size `number` in a mesh of `ranks`
 /// ranks. If another axis of its group has a size, only that size is possible.
 /// Otherwise, any divisor of `ranks` is.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
-  const int64_t known = ranksOf(mesh, axis.group);
+  const int64_t known = mesh.groups()[axis.group];
   return known > 1 ? number == known : ranks % number == 0;
 }
 
 /// Whether candidates() adds ep=`number` to the mesh. It combines ep only with
 /// fsdp of the same size: other combinations are numerous and no better.
 static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
-  return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
-         (mesh.shards == 1 || mesh.shards == number);
+  return mesh.zero1 == 1 && mesh.zero2 == 1 &&
+         (mesh.fsdp == 1 || mesh.fsdp == number);
 }
 
 std::vector<ParallelMesh>
 ParallelMesh::candidates(int64_t ranks, bool trainsModel, int64_t experts) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes) {
-    const bool isOfTrained = axis.ranks == &ParallelMesh::trainedPieces;
+    const bool isOfTrained = axis.ranks == &qlora_mesh::zero2;
     const bool isOfExperts = axis.group == QLORA_GROUP_EP;
     const int64_t most = isOfExperts ? experts : ranks;
-    if (!axis.ranks || (axis.group != QLORA_GROUP_FSDP && !isOfExperts) ||
+    if ((axis.group != QLORA_GROUP_FSDP && !isOfExperts) ||
         (isOfTrained && !trainsModel))
       continue;
     for (size_t i = 0, simpler = meshes.size(); i < simpler; ++i)
@@ -192,7 +177,7 @@ ParallelMesh::candidates(int64_t ranks, bool trainsModel, int64_t experts) {
             (isOfExperts && (experts % number != 0 ||
                              !isWorthSharingExperts(mesh, number))))
           continue;
-        mesh.*axis.ranks = number;
+        mesh.*axis.ranks = static_cast<uint32_t>(number);
         if (checkPieces(mesh).isOk())
           meshes.push_back(mesh);
       }
@@ -226,9 +211,7 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
       return Status::invalid("--parallel gives {} twice; remove one", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));
   }
-  QLORA_RETURN_IF_ERROR(checkPieces(mesh));
-  QLORA_RETURN_IF_ERROR(checkTogether(mesh));
-  QLORA_RETURN_IF_ERROR(checkSizes(mesh));
+  QLORA_RETURN_IF_ERROR(mesh.check());
   return mesh;
 }
 

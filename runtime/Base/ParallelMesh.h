@@ -28,6 +28,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/Base/GroupSizes.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -35,14 +36,10 @@ namespace qlora {
 /// The value of --parallel that selects among candidates().
 inline constexpr std::string_view kAutoParallel = "auto";
 
-struct ParallelMesh {
-  int64_t shards = 1; ///< fsdp: ranks that shard a base
-  int64_t updatePieces = 1; ///< zero1: ranks that shard updates
-  int64_t trainedPieces = 1; ///< zero2: ranks that shard trainable parameters
-  int64_t tensorRanks = 1;  ///< tp: tensor-parallel ranks
-  int64_t contextRanks = 1; ///< cp: context-parallel ranks
-  int64_t expertRanks = 1;  ///< ep: ranks that shard the experts of each layer
-  int64_t stages = 1; ///< pp: pipeline stages
+/// A mesh of one rank, unless axes are set.
+struct ParallelMesh : qlora_mesh {
+  ParallelMesh();
+  explicit ParallelMesh(const qlora_mesh &mesh) : qlora_mesh(mesh) {}
 
   /// Parses "fsdp=4"; "" or "none" is a mesh of one rank. kInvalidArgument
   /// names an axis that is unknown, unsupported, given twice or without a
@@ -59,10 +56,15 @@ struct ParallelMesh {
 
   /// Returns the text that parse() reads.
   std::string text() const;
+  /// Fails if a size is out of range, or if two axes cannot be combined or have
+  /// conflicting sizes.
+  Status check() const;
+  /// Sizes of the groups of ranks in one mesh.
+  GroupSizes groups() const { return GroupSizes(*this); }
   /// Ranks that share the same rows.
-  int64_t rowRanks() const { return tensorRanks * contextRanks * stages; }
+  int64_t rowRanks() const { return groups().rowRanks(); }
   /// Ranks of one mesh; the remaining ranks of a run are data-parallel.
-  int64_t size() const;
+  int64_t size() const { return groups().meshSize(); }
   /// Checks that `ranks` is a multiple of the mesh's size. `subject`: start of
   /// the error, such as "'train.so'" or "--parallel fsdp=4".
   Status checkRanks(std::string_view subject, int64_t ranks) const;

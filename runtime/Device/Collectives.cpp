@@ -76,14 +76,7 @@ Status checkMesh(const LoadedModule &module, int ranks) {
                            "started; start {}, or compile with --ranks {}",
                            module.path(), fixed, ranks,
                            ranks == 1 ? "was" : "were", fixed, ranks);
-  const qlora_module &header = module.table();
-  const ParallelMesh mesh{.shards = header.shards,
-                          .updatePieces = header.update_pieces,
-                          .trainedPieces = header.trained_pieces,
-                          .tensorRanks = module.tensorRanks(),
-                          .contextRanks = module.contextRanks(),
-                          .expertRanks = module.expertRanks(),
-                          .stages = module.stages()};
+  const ParallelMesh mesh(module.table().mesh);
   return mesh.checkRanks(fmt::format("'{}'", module.path()), ranks);
 }
 

@@ -4,6 +4,7 @@
 
 #include "runtime/Module/ModuleCheck.h"
 
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ModuleLoader.h"
 
@@ -17,55 +18,18 @@
 
 namespace qlora {
 
-static constexpr uint32_t kMaxShards = 65535;
+/// Largest number of ranks of a run: train.so has 16 bits for it.
+static constexpr uint32_t kMaxRunRanks = 65535;
 
-/// Checks the numbers of fsdp, zero1 and zero2 shards.
-static Status checkPieces(const qlora_module &module) {
-  const uint32_t shards = module.shards, updates = module.update_pieces;
-  const uint32_t trained = module.trained_pieces;
-  if (shards == 0 || shards > kMaxShards)
-    return damaged("a base sharded over {} ranks", shards);
-  if (updates == 0 || updates > kMaxShards ||
-      (updates > 1 && shards > 1 && updates != shards))
-    return damaged(
-        "optimizer states sharded over {} ranks, but the base over {}", updates,
-        shards);
-  if (trained == 0 || trained > kMaxShards ||
-      (trained > 1 && (updates > 1 || (shards > 1 && trained != shards))))
-    return damaged("trainable parameters sharded over {} ranks, optimizer "
-                   "states over {}, and the base over {}",
-                   trained, updates, shards);
-  return Status::ok();
-}
-
-/// Checks the number of expert-parallel ranks. Groups EP, FSDP and CP consist
-/// of consecutive ranks, so one size must divide the other.
-static Status checkExperts(const qlora_module &module) {
-  const uint32_t experts = module.expert_ranks;
-  if (experts == 0 || experts > kMaxShards ||
-      (experts > 1 && module.tensor_ranks > 1))
-    return damaged("{} expert-parallel ranks with {} tensor-parallel ranks",
-                   experts, module.tensor_ranks);
-  for (const uint32_t other : {module.shards, module.update_pieces,
-                               module.trained_pieces, module.context_ranks})
-    if (std::max(experts, other) % std::min(experts, other) != 0)
-      return damaged(
-          "{} expert-parallel ranks, but tensors or tokens sharded over {}",
-          experts, other);
-  return Status::ok();
-}
-
-/// Checks the number of context-parallel ranks. Groups CP and FSDP consist of
-/// consecutive ranks, so one size must divide the other.
-static Status checkContext(const qlora_module &module) {
-  const uint32_t context = module.context_ranks;
-  if (context == 0 || context > kMaxShards)
-    return damaged("{} context-parallel ranks", context);
-  const uint32_t pieces = std::max(
-      {module.shards, module.update_pieces, module.trained_pieces});
-  if (std::max(pieces, context) % std::min(pieces, context) != 0)
-    return damaged("{} context-parallel ranks, but tensors sharded over {}",
-                   context, pieces);
+/// Checks the numbers of ranks and the stage.
+static Status checkMesh(const qlora_module &module) {
+  const ParallelMesh mesh(module.mesh);
+  if (const Status status = mesh.check(); !status.isOk())
+    return damaged("its mesh is not valid ({})", status.message());
+  if (module.stage >= mesh.pp)
+    return damaged("stage {} of {}", module.stage, mesh.pp);
+  if (module.run_ranks > kMaxRunRanks)
+    return damaged("a program for {} ranks", module.run_ranks);
   return Status::ok();
 }
 
@@ -83,16 +47,7 @@ static Status checkHeader(const qlora_module &module) {
                    module.module_bytes, sizeof(qlora_module));
   if (module.target != QLORA_TARGET_CPU && module.target != QLORA_TARGET_CUDA)
     return damaged("unknown target {}", module.target);
-  QLORA_RETURN_IF_ERROR(checkPieces(module));
-  if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
-    return damaged("{} tensor-parallel ranks", module.tensor_ranks);
-  if (module.stages == 0 || module.stages > kMaxShards ||
-      module.stage >= module.stages)
-    return damaged("stage {} of {}", module.stage, module.stages);
-  if (module.run_ranks > kMaxShards)
-    return damaged("a program for {} ranks", module.run_ranks);
-  QLORA_RETURN_IF_ERROR(checkContext(module));
-  return checkExperts(module);
+  return checkMesh(module);
 }
 
 static Status checkLibraryKernel(const qlora_module &m,

@@ -35,16 +35,10 @@
 
 namespace qlora {
 
-/// Header fields that must be equal in all stages and programs of one run.
+/// Header fields that must be equal in all stages and programs of one run, as
+/// is the mesh.
 inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
     kNumbersOfRun[] = {{"target", &qlora_module::target},
-                       {"stages", &qlora_module::stages},
-                       {"shards", &qlora_module::shards},
-                       {"update_pieces", &qlora_module::update_pieces},
-                       {"trained_pieces", &qlora_module::trained_pieces},
-                       {"tensor_ranks", &qlora_module::tensor_ranks},
-                       {"context_ranks", &qlora_module::context_ranks},
-                       {"expert_ranks", &qlora_module::expert_ranks},
                        {"run_ranks", &qlora_module::run_ranks},
                        {"entries", &qlora_module::entry_count}};
 

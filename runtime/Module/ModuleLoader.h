@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "runtime/ABI/module.h"
+#include "runtime/Base/GroupSizes.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Module/GroupSizes.h"
 
 namespace qlora {
 
@@ -59,7 +59,7 @@ public:
   /// Whether entries with a micro-batch have collectives, so that all ranks of
   /// a mesh must run the same entries.
   bool meetsInEntries() const {
-    return module->shards > 1 || module->trained_pieces > 1 ||
+    return module->mesh.fsdp > 1 || module->mesh.zero2 > 1 ||
            expertRanks() > 1 || rowRanks() > 1;
   }
   /// Whether any stage has a collective over a group (enum qlora_group).
@@ -110,7 +110,7 @@ public:
 private:
   LoadedModule(const qlora_module *module, std::string name,
                std::shared_ptr<void> library)
-      : first(module), module(module), sizes(GroupSizes::of(*module)),
+      : first(module), module(module), sizes(module->mesh),
         name(std::move(name)), library(std::move(library)) {}
   void chooseStage(int64_t number);
 

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Module/ModuleCheck.h"
 
 namespace qlora {
@@ -64,6 +65,7 @@ std::string programForm(const LoadedModule &module) {
     hash.add(table.producer);
     for (const auto &[name, member] : kNumbersOfRun)
       add(hash, table.*member);
+    hash.add(ParallelMesh(table.mesh).text());
     for (const qlora_arena &arena : stage.arenas())
       if (isCommon(arena.kind))
         add(hash, arena.kind, arena.bytes);

@@ -3,6 +3,7 @@
 // Checks that the programs of a pipeline's stages belong to one run: data that
 // ranks of all stages share must be equal in all programs.
 
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Module/ModuleCheck.h"
 #include "runtime/Module/ModuleLoader.h"
 
@@ -107,6 +108,9 @@ static Status checkSame(const qlora_module &first, const qlora_module &m) {
     if (m.*member != first.*member)
       return damaged("{} is {}, but {} in stage 0", name, m.*member,
                      first.*member);
+  const std::string mesh = ParallelMesh(m.mesh).text();
+  if (const std::string of = ParallelMesh(first.mesh).text(); of != mesh)
+    return damaged("its mesh is {}, but {} in stage 0", mesh, of);
   for (const uint32_t kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_GRADIENT, QLORA_ARENA_STATE})
     if (bytesOf(m, kind) != bytesOf(first, kind))
@@ -121,14 +125,14 @@ Status checkStage(const qlora_module &first, const qlora_module &m,
                   uint32_t number) {
   if (m.stage != number)
     return damaged("it is numbered stage {}", m.stage);
-  if (first.stages > 1)
+  if (first.mesh.pp > 1)
     QLORA_RETURN_IF_ERROR(checkRanges(m));
   if (number > 0)
     QLORA_RETURN_IF_ERROR(checkSame(first, m));
-  const bool isLast = number + 1 == first.stages;
+  const bool isLast = number + 1 == first.mesh.pp;
   if (isLast != (m.next_stage == nullptr))
     return damaged("{} stage follows it, of {}", isLast ? "another" : "no",
-                   first.stages);
+                   first.mesh.pp);
   return Status::ok();
 }
 

@@ -131,10 +131,10 @@ static bool hasRanges(uint32_t kind) {
 static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   const uint32_t kind = m.arenas[p.arena].kind;
   const bool isRange = hasRanges(kind);
-  const uint64_t ranks =
-      kind == QLORA_ARENA_TRAINABLE ? m.trained_pieces
-      : kind == QLORA_ARENA_STATE ? std::max(m.update_pieces, m.trained_pieces)
-                                  : m.shards;
+  const uint64_t ranks = kind == QLORA_ARENA_TRAINABLE ? m.mesh.zero2
+                         : kind == QLORA_ARENA_STATE
+                             ? std::max(m.mesh.zero1, m.mesh.zero2)
+                             : m.mesh.fsdp;
   const uint64_t end = p.bytes + p.first;
   if (p.piece == 0 && p.first == 0)
     return Status::ok();
@@ -156,8 +156,8 @@ static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
                ? Status::ok()
                : damaged("segments, but no slices");
-  if (p.slices == 1 || p.slices != std::max(m.tensor_ranks, m.expert_ranks) ||
-      p.role != QLORA_ROLE_FROZEN || (p.piece != 0 && m.expert_ranks > 1) ||
+  if (p.slices == 1 || p.slices != std::max(m.mesh.tp, m.mesh.ep) ||
+      p.role != QLORA_ROLE_FROZEN || (p.piece != 0 && m.mesh.ep > 1) ||
       p.slice_dimension >= p.rank || p.segments == 0 ||
       !isRange(p.first_segment, p.segments, m.constant_count))
     return damaged("{} slices of {} segments in dimension {}", p.slices,
@@ -263,7 +263,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Checks that sort_by_expert's constant `ranks` is the program's expert_ranks.
+/// Checks that sort_by_expert's constant `ranks` is the mesh's ep.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);
@@ -274,11 +274,11 @@ static Status checkExpertSort(const qlora_module &m,
   if (!index || *index >= launch.constant_count)
     return Status::ok();
   const int64_t ranks = m.constants[launch.first_constant + *index];
-  return ranks == m.expert_ranks
+  return ranks == m.mesh.ep
              ? Status::ok()
              : damaged(
                    "experts sorted for {} ranks, but {} are expert-parallel",
-                   ranks, m.expert_ranks);
+                   ranks, m.mesh.ep);
 }
 
 static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
@@ -315,8 +315,7 @@ static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
     return binding.bytes / (4 * lines) * 4 * lines;
   default:
     return binding.kind <= kLastInput || binding.kind == QLORA_RESULT_CORRECT
-               ? 4 * lines * static_cast<uint64_t>(entry.length) /
-                     m.context_ranks
+               ? 4 * lines * static_cast<uint64_t>(entry.length) / m.mesh.cp
                : 4;
   }
 }
@@ -372,9 +371,9 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
                : entry.batch < 1 || entry.length < 1)
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,
                    entryKindName(entry.kind));
-  if (entry.length % m.context_ranks != 0)
+  if (entry.length % m.mesh.cp != 0)
     return damaged("sequences of {} tokens on {} context-parallel ranks",
-                   entry.length, m.context_ranks);
+                   entry.length, m.mesh.cp);
   return checkBindings(m, entry);
 }
 

@@ -114,7 +114,7 @@ StatusOr<std::string> runCalibration(const CalibrationRequest &request,
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
       RankGroup::join(env, std::move(listening), kTimeout,
-                      GroupSizes{{QLORA_GROUP_TP, env.localWorldSize}},
+                      GroupSizes({.tp = uint32_t(env.localWorldSize)}),
                       prepared.status()));
   // Catch exceptions here, since group.end() must report them to all ranks.
   auto text = endExceptions("calibration", [&] {

@@ -116,7 +116,7 @@ std::string planText(const LoadedModule &module, const Device &device,
 
 /// Formats the gradient bytes reduced per step, or per micro-batch if sharded.
 static std::string sumsText(const LoadedModule &module) {
-  if (module.table().trained_pieces == 1)
+  if (module.table().mesh.zero2 == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +
            " of gradients per step";
   uint64_t bytes = 0;
@@ -127,8 +127,8 @@ static std::string sumsText(const LoadedModule &module) {
 }
 
 static std::string updatesText(const LoadedModule &module) {
-  const uint32_t updates = module.table().update_pieces;
-  const uint32_t trained = module.table().trained_pieces;
+  const uint32_t updates = module.table().mesh.zero1;
+  const uint32_t trained = module.table().mesh.zero2;
   if (trained > 1)
     return fmt::format(", trainable parameters in {} pieces", trained);
   return updates > 1 ? fmt::format(", optimizer states in {} pieces", updates)
@@ -143,7 +143,7 @@ std::string parallelText(const LoadedModule &module, int ranks) {
     return fmt::format("one, with the whole base ({}); no reduction", base);
   const std::string sums = sumsText(module);
   const std::string updates = updatesText(module);
-  const uint32_t shards = module.table().shards;
+  const uint32_t shards = module.table().mesh.fsdp;
   const std::string bases = shards > 1
                                 ? fmt::format("a base in {} pieces", shards)
                             : isGpu ? "a whole base per rank"

@@ -9,7 +9,7 @@
 //                               error of each rank's compressed gradients
 //
 // Trainable parameters and optimizer states may be fsdp shards (ABI/module.h,
-// `trained_pieces` and `update_pieces`); a tensor may span two shards.
+// axes zero2 and zero1); a tensor may span two shards.
 // Residuals differ on every rank. Only rank 0 accesses the files, in windows of
 // 4 MiB. To save a window, the other ranks pass their bytes from rank to rank
 // down to rank 0. To load a window, rank 0 sends it to all ranks. Each rank

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "runtime/Base/ParallelMesh.h"
+
 namespace qlora {
 
 Status checkReproducible(const Options &options, const LoadedModule &module,
@@ -47,37 +49,19 @@ GradientTree::GradientTree(int64_t count, const LoadedModule &module,
       ranks(group.collectives()), arena(*module.arena(QLORA_ARENA_GRADIENT)),
       elements(module.arenaBytes(QLORA_ARENA_GRADIENT) / sizeof(float)) {}
 
-/// Returns the name and size of a mesh axis whose ranks share rows or experts.
-static std::pair<const char *, int> axisOf(const LoadedModule &module) {
-  if (module.stages() > 1)
-    return {"pp", module.stages()};
-  if (module.tensorRanks() > 1)
-    return {"tp", module.tensorRanks()};
-  if (module.contextRanks() > 1)
-    return {"cp", module.contextRanks()};
-  return {"ep", module.expertRanks()};
-}
-
 Status GradientTree::check(const LoadedModule &module, int ranks) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks)))
     return Status::invalid("--reproducible-reductions needs a power of two as "
                            "the number of ranks, not {}. Fix: start {}",
                            ranks, std::bit_floor(static_cast<unsigned>(ranks)));
-  if (const auto [axis, together] = axisOf(module); together > 1)
+  ParallelMesh mesh(module.table().mesh);
+  mesh.zero1 = 1; // shards updates, which follow the reduction
+  if (mesh.size() > 1)
     return Status::invalid(
-        "--reproducible-reductions needs ranks that compute different rows, "
-        "but '{}' was compiled with --parallel {}={}. Fix: compile without it",
-        module.path(), axis, together);
-  if (module.table().shards > 1)
-    return Status::invalid(
-        "--reproducible-reductions needs the whole base on each rank, but '{}' "
-        "was compiled with --parallel fsdp={}. Fix: compile without it",
-        module.path(), module.table().shards);
-  if (module.table().trained_pieces > 1)
-    return Status::invalid(
-        "--reproducible-reductions needs whole gradients on each rank, but "
-        "'{}' was compiled with --parallel zero2={}. Fix: compile without it",
-        module.path(), module.table().trained_pieces);
+        "--reproducible-reductions needs ranks that each compute the gradients "
+        "of whole rows, but '{}' was compiled with --parallel {}. Fix: compile "
+        "without it",
+        module.path(), mesh.text());
   return Status::ok();
 }
 

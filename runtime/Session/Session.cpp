@@ -229,10 +229,10 @@ Status Session::loadBase() {
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
   WeightRequest wanted =
       WeightRequest::of(module, options, group, request.baseCache, from);
-  if (module.table().trained_pieces > 1)
+  if (module.table().mesh.zero2 > 1)
     wanted.piece = static_cast<uint32_t>(
         group.collectives(QLORA_GROUP_FSDP).rank());
-  if (module.table().shards > 1)
+  if (module.table().mesh.fsdp > 1)
     wanted.shards = &group.collectives(QLORA_GROUP_FSDP);
   if (module.sliceRanks() > 1)
     wanted.slices = &group.collectives(sliceGroup(module));

@@ -24,7 +24,7 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
                            "({}), not {}; start a multiple of {} ranks",
                            module.path(), wanted, parts, there, wanted);
   };
-  QLORA_RETURN_IF_ERROR(check(module.table().shards, shards, "pieces"));
+  QLORA_RETURN_IF_ERROR(check(module.table().mesh.fsdp, shards, "pieces"));
   return check(module.sliceRanks(), slices, "slices");
 }
 

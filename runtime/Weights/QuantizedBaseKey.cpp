@@ -67,8 +67,8 @@ static std::string layoutText(const qlora_parameter &parameter) {
 }
 
 uint32_t holdersOf(const LoadedModule &module) {
-  return std::max(module.table().shards, module.table().expert_ranks) *
-         module.table().tensor_ranks;
+  return std::max(module.table().mesh.fsdp, module.table().mesh.ep) *
+         module.table().mesh.tp;
 }
 
 static std::string sliceText(const LoadedModule &module,

@@ -162,9 +162,9 @@ void Rank::load() {
   WeightRequest wanted{module, group, cache, job.model, "", 1, {}, nullptr};
   wanted.tokens = options.lengths("trainable_token_indices");
   Collectives &shards = group.collectives(QLORA_GROUP_FSDP);
-  if (module.table().trained_pieces > 1)
+  if (module.table().mesh.zero2 > 1)
     wanted.piece = static_cast<uint32_t>(shards.rank());
-  if (module.table().shards > 1)
+  if (module.table().mesh.fsdp > 1)
     wanted.shards = &shards;
   if (module.sliceRanks() > 1)
     wanted.slices = &group.collectives(sliceGroup(module));

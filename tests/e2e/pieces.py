@@ -198,7 +198,7 @@ def refused(runs):
                 "--reproducible-reductions", "true", "--model-name-or-path",
                 runs.model, "--train-file", runs.data, "--output-dir",
                 f"{runs.work}/nothing", code=1)
-    assert "--reproducible-reductions needs whole gradients" in text, text
+    assert "--reproducible-reductions needs ranks that each" in text, text
 
 
 def main():

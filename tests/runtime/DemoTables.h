@@ -126,14 +126,14 @@ private:
 
 /// Makes two modules the stages of one pipeline; `first` is the loaded module.
 inline void followEachOther(DemoTables &first, DemoTables &second) {
-  first.header.stages = second.header.stages = 2;
+  first.header.mesh.pp = second.header.mesh.pp = 2;
   second.header.stage = 1;
   first.header.next_stage = &second.table();
 }
 
 /// Gives each of two context-parallel ranks half of every sequence.
 inline void shareLines(DemoTables &tables) {
-  tables.header.context_ranks = 2;
+  tables.header.mesh.cp = 2;
   for (qlora_binding &binding : tables.bindings)
     if (binding.kind <= QLORA_INPUT_LENGTHS ||
         binding.kind == QLORA_RESULT_CORRECT)

@@ -109,7 +109,7 @@ Status fillGradients(CompilerSettings &settings) {
     return Status::ok();
   const std::string given =
       fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.gradientForm);
-  if (c.stages > 1 || c.expertRanks > 1 || settings.findsLayout)
+  if (c.mesh.pp > 1 || c.mesh.ep > 1 || settings.findsLayout)
     return Status::invalid("{} does not work with --parallel {}; remove one",
                            given, o.text("parallel"));
   if (c.gradientForm == "bf16")
@@ -139,13 +139,13 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
                            "auto; add that, or remove them");
   QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
                          mappedMesh(o, map, settings.ranks));
-  if (!map.empty() && !own.isGiven("ranks") && mapped.mesh.stages == 1)
+  if (!map.empty() && !own.isGiven("ranks") && mapped.mesh.pp == 1)
     return Status::invalid(
         "--device-map {} needs to know how many GPUs there are; "
         "add --ranks N, or --parallel pp=N",
         map);
   settings.compile.deviceMap = mapped.map;
-  QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.stages));
+  QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.pp));
   // If --device-map determines the stages, record them as --parallel.
   if (!map.empty())
     return setLayout(settings, mapped.mesh);
@@ -249,7 +249,7 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
-  if (settings.compile.sequenceParallel && settings.compile.tensorRanks == 1)
+  if (settings.compile.sequenceParallel && settings.compile.mesh.tp == 1)
     return Status::invalid(
         "--sequence-parallel needs --parallel tp=N; add that, or remove it");
   if (settings.compile.sequenceParallel &&

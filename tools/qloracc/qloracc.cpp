@@ -104,7 +104,7 @@ private:
   LogicalResult report(ModuleOp program);
   void recordOptions(ModuleOp module);
   std::string stageWord() const {
-    return settings.compile.stages > 1
+    return settings.compile.mesh.pp > 1
                ? ("stage" + Twine(settings.compile.stage)).str()
                : std::string();
   }
@@ -264,9 +264,9 @@ LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
 
 LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
   settings.compile.stage = stage;
-  progress.begin(settings.compile.stages > 1
+  progress.begin(settings.compile.mesh.pp > 1
                      ? ("planning stage " + Twine(stage + 1) + " of " +
-                        Twine(settings.compile.stages))
+                        Twine(settings.compile.mesh.pp))
                            .str()
                      : "planning");
   dumped = 0;
@@ -334,7 +334,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
     return 1;
   Compile job(context, settings, progress);
   SmallVector<ModuleOp> programs; // not freed: the process ends after this
-  for (int64_t stage = 0; stage < settings.compile.stages; ++stage) {
+  for (int64_t stage = 0; stage < settings.compile.mesh.pp; ++stage) {
     OwningOpRef<ModuleOp> program = module.get().clone();
     if (failed(job.run(program, stage)))
       return 1;

@@ -34,7 +34,8 @@ double exchangeSeconds(const std::string &attributes) {
   MLIRContext context;
   context.loadDialect<func::FuncDialect, model::ModelDialect>();
   const std::string text =
-      "module attributes {program.context_ranks = 4 : i64" + attributes + R"(} {
+      "module attributes {model.mesh = #model.mesh<cp = 4" + attributes +
+      R"(>} {
     func.func @f(%x: tensor<4x64x64xf32>) {
       %y = model.all_to_all %x {ranks = #model<ranks cp>}
           : (tensor<4x64x64xf32>) -> tensor<4x64x64xf32>
@@ -57,8 +58,7 @@ TEST(OpCost, RanksOfAGroupThatAreNeighboursShareANode) {
 /// With eight tensor-parallel ranks in each node, the four ranks of a
 /// context-parallel group are on different nodes.
 TEST(OpCost, RanksOfAGroupThatAreApartUseTheNetwork) {
-  EXPECT_DOUBLE_EQ(exchangeSeconds(", program.tensor_ranks = 8 : i64"),
-                   3e-6 + 0.75 * kBytes / 1e9);
+  EXPECT_DOUBLE_EQ(exchangeSeconds(", tp = 8"), 3e-6 + 0.75 * kBytes / 1e9);
 }
 
 } // namespace

@@ -17,7 +17,7 @@
 // CHECK-NEXT: train.all_reduce 1 offset 1024 elements 1024 {phase = #model.phase<exchange>}
 // CHECK-NEXT: train.all_reduce 1 offset 3088 elements 1008 {phase = #model.phase<exchange>, pieces}
 
-module attributes {program.trained_pieces = 2 : i64} {
+module attributes {model.mesh = #model.mesh<zero2 = 2>} {
 model.parameter @a : tensor<2x16xf32> {init = "zero", trainable, piece = 64}
 model.parameter @b : tensor<64x32xf32> {init = "zero", trainable, piece = 4096}
 model.parameter @c : tensor<16xf32> {init = "zero", trainable}

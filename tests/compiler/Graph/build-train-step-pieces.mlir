@@ -9,7 +9,7 @@
 
 // 512 elements need one row of 1024, padded to three rows, one for each rank.
 // The gradient has a fourth row, the statistics; clip_norm reads all rows.
-// CHECK: train.update_pieces = 3
+// CHECK: model.mesh = #model.mesh<zero1 = 3>
 // CHECK: train.step update
 // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<4x1024xf32>
 // CHECK: train.clip_norm %[[ALL]]

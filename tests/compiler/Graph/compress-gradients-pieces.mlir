@@ -8,7 +8,7 @@
 
 // CHECK: compress-gradients-pieces.mlir:[[#@LINE+4]]:1: error: --ddp-comm-hook [[FORM]]: --parallel shards the gradient of 'head', and compressed sums need all of it on each rank. Fix: --ddp-comm-hook no
 
-module attributes {program.trained_pieces = 2 : i64} {
+module attributes {model.mesh = #model.mesh<zero2 = 2>} {
 model.parameter @a : tensor<16x64xf32> {init = "zero", trainable}
 model.parameter @head : tensor<64x32xf32> {init = "zero", trainable, piece = 4096}
 

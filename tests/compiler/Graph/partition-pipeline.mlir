@@ -17,7 +17,7 @@
 // Every value that later layers read is sent, including values of earlier
 // layers. No gradient flows into the embedding. Unused parameters are removed,
 // except trainable ones.
-// FIRST: module attributes {program.stage = 0 : i64, program.stages = 2 : i64
+// FIRST: module attributes {model.mesh = #model.mesh<pp = 2>, program.stage = 0 : i64
 // FIRST: model.parameter @table
 // FIRST: model.parameter @a : tensor<8x8xf32> {{{.*}}trainable}
 // FIRST: model.parameter @c : tensor<8x8xf32> {elsewhere, {{.*}}trainable}
@@ -29,7 +29,7 @@
 // FIRST: %[[S:.*]]:3 = model.send %[[X]], %[[Z]] to 1 {names = ["loss_sum", "label_count", "correct"], wanted = array<i1: false, true>}
 // FIRST: return %[[S]]#0, %[[S]]#1, %[[S]]#2
 
-// SECOND: module attributes {program.stage = 1 : i64, program.stages = 2 : i64
+// SECOND: module attributes {model.mesh = #model.mesh<pp = 2>, program.stage = 1 : i64
 // SECOND-NOT: @table
 // SECOND: model.parameter @a : tensor<8x8xf32> {elsewhere
 // SECOND: %[[R:.*]]:2 = model.receive from -1 {wanted = array<i1: false, true>} : tensor<2x4x8xf32>, tensor<2x4x8xf32>

@@ -31,7 +31,7 @@
 // AHEAD-NEXT: model.gather_weight @v
 // AHEAD: model.embedding
 
-module attributes {program.trained_pieces = 3 : i64} {
+module attributes {model.mesh = #model.mesh<zero2 = 3>} {
 model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}
 model.parameter @w : tensor<128x128xf32> {file = "m.safetensors", trainable, piece = 21888}
 model.parameter @v : tensor<128x128xf32> {file = "m.safetensors", trainable, piece = 21888}

@@ -17,7 +17,7 @@
 // Shards are a third of 9,344 bytes (4-bit codes and scales), of 65,536 bytes
 // (a table) and of 32,768 bytes (bf16), rounded up to multiples of 64.
 // Trainable parameters and vectors are unsharded.
-// CHECK: module attributes {program.shards = 3 {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
+// CHECK: module attributes {model.mesh = #model.mesh<fsdp = 3> {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
 // CHECK-DAG: model.parameter @w0 {{.*}}piece = 3136
 // CHECK-DAG: model.parameter @table {{.*}}piece = 21888
 // CHECK-DAG: model.parameter @a : {{.*}}{init = "zero", trainable}
@@ -79,7 +79,7 @@
 
 // Each rank's host memory has the rank's shards, and the complete table, whose
 // rows are read from the host.
-// PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
+// PARTS: module attributes {model.mesh = #model.mesh<fsdp = 3>, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
 // PARTS-DAG: model.parameter @w0 {{.*}}on_host, piece = 3136
 // PARTS-DAG: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}
 // PARTS: %[[T:.*]] = model.weight @table

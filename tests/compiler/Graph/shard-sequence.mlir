@@ -5,7 +5,7 @@
 
 // All ranks have the residual. An all-to-all gives each rank its own tokens
 // from every rank; the rank uses the first copy.
-// CHECK: module attributes {program.tensor_ranks = 2 {{.*}}gathers = 1 {{.*}}scattered = 1
+// CHECK: module attributes {model.mesh = #model.mesh<tp = 2> {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>
 // CHECK: %[[P:.*]] = model.linear %[[H]]
@@ -23,7 +23,7 @@
 
 // STEP: model.reduce_scatter {{.*}}phase = #model.phase<backward>{{.*}} : (tensor<3x4x16xf32>) -> tensor<1x6x16xf32>
 // STEP: model.all_gather {{.*}}phase = #model.phase<backward>
-module attributes {program.tensor_ranks = 2 : i64} {
+module attributes {model.mesh = #model.mesh<tp = 2>} {
   model.parameter @table : tensor<32x16xf32> {file = "m.safetensors"}
   model.parameter @a : tensor<16x16xf32> {init = "kaiming", trainable}
   model.parameter @norm : tensor<16xf32> {file = "m.safetensors"}
@@ -53,7 +53,7 @@ module attributes {program.tensor_ranks = 2 : i64} {
 // A reduction without a tokenwise reader stays an all-reduce.
 // CHECK-LABEL: func.func @whole
 // CHECK: model.all_sum
-module attributes {program.tensor_ranks = 2 : i64} {
+module attributes {model.mesh = #model.mesh<tp = 2>} {
   model.parameter @a : tensor<32x16xf32> {file = "m.safetensors", trainable}
   func.func @whole(%ids: tensor<1x4xi32> {model.input = "ids"}, %targets: tensor<1x4xi32> {model.input = "targets"}) -> (tensor<1xf32>, tensor<1xf32>)
       attributes {model.batch = 1 : i64, model.length = 4 : i64} {
@@ -67,7 +67,7 @@ module attributes {program.tensor_ranks = 2 : i64} {
 
 // -----
 
-module attributes {program.tensor_ranks = 2 : i64} {
+module attributes {model.mesh = #model.mesh<tp = 2>} {
   // expected-error @+1 {{--sequence-parallel: a micro-batch has 1 x 5 tokens, not divisible by 2 ranks; change --per-device-train-batch-size or --max-length, or remove the option}}
   func.func @odd(%ids: tensor<1x5xi32> {model.input = "ids"}) -> tensor<1x5xi32>
       attributes {model.batch = 1 : i64, model.length = 5 : i64} {

@@ -10,7 +10,7 @@
 
 // A third of 64 * 32 * 4 = 8192 bytes, rounded up to a multiple of 64.
 // Adapters, vectors and frozen weights are unsharded.
-// CHECK: module attributes {program.trained_pieces = 3 : i64, {{.*}}piece_bytes = 2752 : i64, ranks = 3 : i64, weights = 1 : i64, whole_bytes = 8192
+// CHECK: module attributes {model.mesh = #model.mesh<zero2 = 3>, {{.*}}piece_bytes = 2752 : i64, ranks = 3 : i64, weights = 1 : i64, whole_bytes = 8192
 // CHECK-DAG: model.parameter @w : {{.*}}piece = 2752 : i64
 // CHECK-DAG: model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
 // CHECK-DAG: model.parameter @norm : tensor<64xf32> {file = "m.safetensors", trainable}

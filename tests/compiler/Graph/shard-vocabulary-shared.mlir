@@ -29,7 +29,7 @@
 // CHECK-NEXT: %[[DS:.*]] = model.all_sum %[[D]]
 // CHECK-NEXT: train.round %[[DS]]
 
-module attributes {program.tensor_ranks = 2 : i64} {
+module attributes {model.mesh = #model.mesh<tp = 2>} {
 model.parameter @words : tensor<1000x64xbf16> {file = "m.safetensors"}
 model.parameter @seen : tensor<2000x64xbf16> {file = "m.safetensors"}
 model.parameter @odd : tensor<1001x64xbf16> {file = "m.safetensors"}

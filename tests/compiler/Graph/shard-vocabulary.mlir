@@ -14,7 +14,7 @@
 // A table of 1,001 rows of 64 bf16 becomes two shards of 501 rows. A table of
 // 211 rows of 20 f32 becomes two shards of 108, because 106 rows do not fill
 // complete cache lines.
-// CHECK: program.shards = 2
+// CHECK: model.mesh = #model.mesh<fsdp = 2>
 // CHECK-DAG: model.parameter @words {{.*}}piece = 64128
 // CHECK-DAG: model.parameter @odd {{.*}}piece = 8640
 // CHECK-DAG: model.parameter @own : {{.*}}{file = "m.safetensors"}

@@ -63,7 +63,7 @@
 // CHECK: model.row_random {id = 7 : i64, run = 1 : i64, run_rows = 4 : i64, runs = 3 : i64}
 // PAIRS: model.row_random {id = 7 : i64, run = 1 : i64, run_rows = 2 : i64, runs = 2 : i64}
 
-module attributes {program.stages = 3 : i64, program.stage = 0 : i64} {
+module attributes {model.mesh = #model.mesh<pp = 3>, program.stage = 0 : i64} {
 model.parameter @table : tensor<512x8xf32> {file = "m.safetensors"}
 model.parameter @a : tensor<8x8xf32> {init = "kaiming", trainable}
 train.step accumulate batch 2 length 4 ["ids", "targets"] {

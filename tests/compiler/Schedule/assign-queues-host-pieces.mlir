@@ -14,7 +14,7 @@
 // CHECK: program.wait [[WHOLE]] on copy
 // CHECK-NEXT: program.launch @decode{{.*}}label "w0" {{.*}}on copy
 
-module attributes {program.shards = 2 : i64} {
+module attributes {model.mesh = #model.mesh<fsdp = 2>} {
 program.kernel @decode.cuda attributes {op = "decode", implementation = "cuda"} {}
 program.kernel @matmul.cublaslt attributes {op = "matmul", implementation = "cublaslt"} {}
 program.arena host bytes 196608 alignment 64

@@ -27,7 +27,7 @@
 // CHECK-NOT: all_reduce
 // CHECK: program.entry accumulate_last
 
-module attributes {program.trained_pieces = 3 : i64} {
+module attributes {model.mesh = #model.mesh<zero2 = 3>} {
 model.parameter @w : tensor<64x64xf32> {file = "m.safetensors", trainable, piece = 5504}
 model.parameter @v : tensor<48x64xf32> {init = "zero", trainable, piece = 4096, part_names = ["first", "second"], part_rows = array<i64: 24, 24>}
 

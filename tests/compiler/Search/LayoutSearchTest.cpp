@@ -39,7 +39,7 @@ struct LayoutSearch : testing::Test {
     const CompileOptions &options = current.compile;
     auto known = rowSeconds.find(layout);
     StepPlan result;
-    result.bytes = (8 - options.shards - options.updatePieces) * kMiB;
+    result.bytes = (8 - options.mesh.fsdp - options.mesh.zero1) * kMiB;
     result.fits =
         options.memoryLimit == 0 || result.bytes <= options.memoryLimit;
     result.stepRows = double(options.batch);
@@ -72,8 +72,8 @@ TEST_F(LayoutSearch, TakesTheFastest) {
   rowSeconds = {{"fsdp=2", 0.9}, {"zero1=2", 0.8}};
   ASSERT_TRUE(succeeded(find()));
   EXPECT_EQ(chosen(), "zero1=2");
-  EXPECT_EQ(settings.compile.updatePieces, 2);
-  EXPECT_EQ(settings.compile.shards, 1);
+  EXPECT_EQ(settings.compile.mesh.zero1, 2);
+  EXPECT_EQ(settings.compile.mesh.fsdp, 1);
   EXPECT_THAT(notes, HasSubstr("chosen: the fastest that fits"));
   EXPECT_THAT(notes, HasSubstr("12.5 % slower"));
 }

@@ -16,7 +16,7 @@ struct Chunks : testing::Test {
   CompileOptions compile;
 
   Status fill(int64_t stages, int64_t batch) {
-    compile.stages = stages;
+    compile.mesh.pp = stages;
     compile.batch = batch;
     return fillChunks(options, compile);
   }

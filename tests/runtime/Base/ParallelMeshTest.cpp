@@ -12,19 +12,19 @@ TEST(ParallelMesh, ReadsAxes) {
   for (const char *none : {"", "none", "fsdp=1"}) {
     const auto mesh = ParallelMesh::parse(none);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
-    EXPECT_EQ(mesh->shards, 1) << none;
+    EXPECT_EQ(mesh->fsdp, 1) << none;
   }
   const auto mesh = ParallelMesh::parse("fsdp=4");
   ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
-  EXPECT_EQ(mesh->shards, 4);
-  EXPECT_EQ(mesh->updatePieces, 1);
+  EXPECT_EQ(mesh->fsdp, 4);
+  EXPECT_EQ(mesh->zero1, 1);
   const auto both = ParallelMesh::parse("zero1=2,fsdp=2");
   ASSERT_TRUE(both.isOk()) << both.status().message();
   EXPECT_EQ(both->shards, 2);
-  EXPECT_EQ(both->updatePieces, 2);
+  EXPECT_EQ(both->zero1, 2);
   const auto tensor = ParallelMesh::parse("tp=65535,fsdp=1");
   ASSERT_TRUE(tensor.isOk()) << tensor.status().message();
-  EXPECT_EQ(tensor->tensorRanks, 65535);
+  EXPECT_EQ(tensor->tp, 65535);
   EXPECT_EQ(tensor->size(), 65535);
   EXPECT_EQ(tensor->rowRanks(), 65535);
 }
@@ -69,9 +69,7 @@ TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
     EXPECT_EQ(mesh->size(), size) << text;
-    EXPECT_EQ(mesh->rowRanks(),
-              mesh->stages * mesh->tensorRanks * mesh->contextRanks)
-        << text;
+    EXPECT_EQ(mesh->rowRanks(), mesh->pp * mesh->tp * mesh->cp) << text;
     EXPECT_EQ(mesh->text(), text);
   }
 }
@@ -81,7 +79,7 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
     return ParallelMesh::parse(text).status().message();
   };
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is not an axis; choose from: "
-                              "dp, fsdp, zero1, zero2, tp, pp, cp, ep");
+                              "fsdp, zero1, zero2, tp, pp, cp, ep");
   EXPECT_EQ(refusal("tp=2,ep=2"),
             "--parallel: tp=2 does not work with ep=2 yet; remove one");
   EXPECT_EQ(refusal("ep=4,zero2=6"),

@@ -41,7 +41,7 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
   DemoTables tables;
   gatherHalves(tables, QLORA_GROUP_FSDP);
   const auto load = [&](uint32_t shards, int ranks) {
-    tables.header.shards = shards;
+    tables.header.mesh.fsdp = shards;
     return loadOn(ranks, tables);
   };
   for (int ranks : {2, 4, 6}) {
@@ -55,7 +55,7 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
             "'demo' shards its base over 4 ranks, but 6 were started; start a "
             "multiple of 4, or compile with another --parallel fsdp=N");
   EXPECT_HAS(load(2, 1).message(), "over 2 ranks, but 1 was started");
-  tables.header.update_pieces = 2;
+  tables.header.mesh.zero1 = 2;
   EXPECT_EQ(
       load(1, 3).message(),
       "'demo' shards its optimizer states over 2 ranks, but 3 were started; "
@@ -76,7 +76,7 @@ TEST(Collectives, AreOfTheRanksThatShareProducts) {
   DemoTables tables;
   gatherHalves(tables, QLORA_GROUP_TP);
   const auto load = [&](uint32_t tensorRanks, int ranks) {
-    tables.header.tensor_ranks = tensorRanks;
+    tables.header.mesh.tp = tensorRanks;
     return loadOn(ranks, tables);
   };
   for (int ranks : {2, 4, 6}) {
@@ -103,7 +103,7 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
             "'demo' shards each sequence over 2 ranks, but 5 were started; "
             "start a multiple of 2, or compile with another --parallel cp=N");
   // fsdp shards over two context-parallel groups.
-  tables.header.shards = 4;
+  tables.header.mesh.fsdp = 4;
   EXPECT_TRUE(loadOn(4, tables).isOk());
   EXPECT_HAS(loadOn(6, tables).message(), "shards its base over 4 ranks");
 }
@@ -122,7 +122,7 @@ TEST(Collectives, AreOfTheStagesOfAPipeline) {
 
 TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   DemoTables tables;
-  tables.header.tensor_ranks = 2;
+  tables.header.mesh.tp = 2;
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   fake::TwoRanks all;
@@ -142,8 +142,8 @@ TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
 TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
   for (const auto &[tensorRanks, pieces] : {std::pair(2, 1), {1, 2}, {1, 1}}) {
     DemoTables tables;
-    tables.header.tensor_ranks = uint32_t(tensorRanks);
-    tables.header.update_pieces = uint32_t(pieces);
+    tables.header.mesh.tp = uint32_t(tensorRanks);
+    tables.header.mesh.zero1 = uint32_t(pieces);
     tables.kernels[0].function = [](const qlora_kernel_args *args,
                                     int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)

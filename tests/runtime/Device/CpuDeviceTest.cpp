@@ -126,7 +126,7 @@ TEST_F(CpuDeviceTest, CommandsAreOfTheirGroup) {
   shards.own = 1;
   DeviceOptions options;
   options.collectives = {&all, &shards};
-  tables.header.shards = 2;
+  tables.header.mesh.fsdp = 2;
   for (const qlora_group group : {QLORA_GROUP_DP, QLORA_GROUP_FSDP}) {
     all.calls = shards.calls = 0;
     tables.commands[5].group = group;

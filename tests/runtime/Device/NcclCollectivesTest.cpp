@@ -156,7 +156,7 @@ protected:
   }
 
   fake::TwoRanks shards;
-  static constexpr GroupSizes kShards = {{QLORA_GROUP_FSDP, 2}};
+  static constexpr GroupSizes kShards = GroupSizes({.fsdp = 2});
 };
 
 TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
@@ -180,9 +180,8 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   host.count = 8;
   fake::TwoRanks tensor;
   tensor.own = 1;
-  gpus = NcclCollectives::connect(
-             nccl, {&host, &shards, &tensor},
-             GroupSizes{{QLORA_GROUP_FSDP, 2}, {QLORA_GROUP_TP, 2}}.on(8))
+  gpus = NcclCollectives::connect(nccl, {&host, &shards, &tensor},
+                                  GroupSizes({.fsdp = 2, .tp = 2}).on(8))
              .value();
   ASSERT_TRUE(gather(QLORA_GROUP_TP).isOk());
   ASSERT_TRUE(sum().isOk());
@@ -197,10 +196,10 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   fake::newNccl();
   SingleRank alone;
   gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor},
-                                  GroupSizes{{QLORA_GROUP_TP, 2}}.on(8))
+                                  GroupSizes({.tp = 2}).on(8))
              .value();
   gpus = NcclCollectives::connect(nccl, {&host, &alone, &host},
-                                  GroupSizes{{QLORA_GROUP_TP, 8}}.on(8))
+                                  GroupSizes({.tp = 8}).on(8))
              .value();
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
@@ -211,9 +210,8 @@ TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
   fake::TwoRanks lines;
   lines.own = 1;
   SingleRank alone;
-  gpus = NcclCollectives::connect(
-             nccl, {&host, &host, &alone, &lines},
-             GroupSizes{{QLORA_GROUP_FSDP, 4}, {QLORA_GROUP_CP, 2}}.on(4))
+  gpus = NcclCollectives::connect(nccl, {&host, &host, &alone, &lines},
+                                  GroupSizes({.fsdp = 4, .cp = 2}).on(4))
              .value();
   ASSERT_TRUE(gather(QLORA_GROUP_CP).isOk());
   EXPECT_EQ(group.said,
@@ -284,13 +282,12 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
                 .message(),
             "sharding over 2 of 4 GPUs needs NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
-  EXPECT_EQ(
-      NcclCollectives::connect(old, {&host, nullptr, &shards},
-                               GroupSizes{{QLORA_GROUP_TP, 2}}.on(4))
-          .status()
-          .message(),
-      "tensor parallelism over 2 of 4 GPUs needs NCCL 2.18 or later; "
-      "update it, or start 2 GPUs");
+  EXPECT_EQ(NcclCollectives::connect(old, {&host, nullptr, &shards},
+                                     GroupSizes({.tp = 2}).on(4))
+                .status()
+                .message(),
+            "tensor parallelism over 2 of 4 GPUs needs NCCL 2.18 or later; "
+            "update it, or start 2 GPUs");
 }
 
 /// This rank is rank 0 of 4. Its groups are all ranks and a pair of ranks.

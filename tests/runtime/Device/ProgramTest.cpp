@@ -22,7 +22,7 @@ qlora_step_block seen;
 class SequenceShards : public testing::Test {
 protected:
   SequenceShards() {
-    tables.header.context_ranks = 2;
+    tables.header.mesh.cp = 2;
     tables.arenas[kDemoInput].bytes = 256;
     tables.arenas[kDemoResult].bytes = 128;
     tables.bindings = {{QLORA_INPUT_IDS, kDemoInput, 0, 32},
@@ -120,7 +120,7 @@ TEST_F(SequenceShards, HaveTheirOwnLabels) {
 }
 
 TEST_F(SequenceShards, AreAllOfItWithoutOtherRanks) {
-  tables.header.context_ranks = 1;
+  tables.header.mesh.cp = 1;
   for (qlora_binding &binding : tables.bindings)
     binding.bytes = binding.bytes == 32 ? 64 : binding.bytes;
   options.collectives = {};

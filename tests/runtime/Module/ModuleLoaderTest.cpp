@@ -216,7 +216,7 @@ TEST(ModuleLoader, RefusesCollectives) {
 /// Splits the first 16 elements of the gradients into two shards. The
 /// all-reduce becomes an all-gather of the shards.
 void gatherPieces(DemoTables &t) {
-  t.header.update_pieces = 2;
+  t.header.mesh.zero1 = 2;
   t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER;
   t.commands[5].group = QLORA_GROUP_FSDP;
   t.commands[5].operand_count = 2;
@@ -233,29 +233,25 @@ TEST(ModuleLoader, RefusesPartsOfLines) {
                  "kind 0 has 64 bytes instead of 32");
   EXPECT_REFUSED(shareLines(t); t.bindings[1].bytes = 64,
                  "kind 18 has 64 bytes instead of 32");
-  EXPECT_REFUSED(t.header.context_ranks = 16,
+  EXPECT_REFUSED(t.header.mesh.cp = 16,
                  "sequences of 8 tokens on 16 context-parallel ranks");
-  EXPECT_REFUSED(t.header.context_ranks = 0, "0 context-parallel ranks");
-  EXPECT_REFUSED(t.header.context_ranks = 65536,
-                 "65536 context-parallel ranks");
-  EXPECT_REFUSED(shareLines(t); t.header.tensor_ranks = 2, "");
-  EXPECT_REFUSED(shareLines(t); t.header.shards = 4, "");
-  EXPECT_REFUSED(shareLines(t); t.header.update_pieces = 3,
-                 "2 context-parallel ranks, but tensors sharded over 3");
+  EXPECT_REFUSED(t.header.mesh.cp = 0, "cp=0 is not 1 to 65535 ranks");
+  EXPECT_REFUSED(t.header.mesh.cp = 65536, "cp=65536 is not 1 to 65535 ranks");
+  EXPECT_REFUSED(shareLines(t); t.header.mesh.tp = 2, "");
+  EXPECT_REFUSED(shareLines(t); t.header.mesh.fsdp = 4, "");
+  EXPECT_REFUSED(shareLines(t);
+                 t.header.mesh.zero1 = 3, "zero1=3 and cp=2 do not fit");
 }
 
 TEST(ModuleLoader, RefusesPartsOfExperts) {
-  EXPECT_REFUSED(t.header.expert_ranks = 2, "");
-  EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.context_ranks = 4, "");
-  EXPECT_REFUSED(t.header.expert_ranks = 0,
-                 "0 expert-parallel ranks with 1 tensor-parallel ranks");
-  EXPECT_REFUSED(t.header.expert_ranks = 65536,
-                 "65536 expert-parallel ranks with 1 tensor-parallel ranks");
-  EXPECT_REFUSED(t.header.expert_ranks = t.header.tensor_ranks = 2,
-                 "2 expert-parallel ranks with 2 tensor-parallel ranks");
-  EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.update_pieces = 3,
-                 "2 expert-parallel ranks, but tensors or tokens sharded "
-                 "over 3");
+  EXPECT_REFUSED(t.header.mesh.ep = 2, "");
+  EXPECT_REFUSED(t.header.mesh.ep = 2; t.header.mesh.cp = 4, "");
+  EXPECT_REFUSED(t.header.mesh.ep = 0, "ep=0 is not 1 to 65535 ranks");
+  EXPECT_REFUSED(t.header.mesh.ep = 65536, "ep=65536 is not 1 to 65535 ranks");
+  EXPECT_REFUSED(t.header.mesh.ep = t.header.mesh.tp = 2,
+                 "tp=2 does not work with ep=2");
+  EXPECT_REFUSED(t.header.mesh.ep = 2;
+                 t.header.mesh.zero1 = 3, "zero1=3 and ep=2 do not fit");
 }
 
 /// Adds a launch of sort_by_expert with one expert, compiled for `ranks` ranks.
@@ -275,13 +271,15 @@ TEST(ModuleLoader, RefusesRowsSortedForOtherRanks) {
   EXPECT_REFUSED(sortRows(t, 1), "");
   EXPECT_REFUSED(sortRows(t, 2),
                  "experts sorted for 2 ranks, but 1 are expert-parallel");
-  EXPECT_REFUSED(sortRows(t, 1); t.header.expert_ranks = 2,
+  EXPECT_REFUSED(sortRows(t, 1);
+                 t.header.mesh.ep = 2,
                  "experts sorted for 1 ranks, but 2 are expert-parallel");
 }
 
 TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t), "");
-  EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
+  EXPECT_REFUSED(gatherPieces(t);
+                 t.header.mesh.zero1 = 1,
                  "2 pieces, but group fsdp shards over 1 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces = 4,
                  "4 pieces, but group fsdp shards over 2 ranks");
@@ -289,10 +287,10 @@ TEST(ModuleLoader, RefusesPieces) {
                  "2 pieces, but group tp shards over 1 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = 9,
                  "2 pieces, but group unknown shards over 1 ranks");
-  EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2, "");
-  EXPECT_REFUSED(t.header.tensor_ranks = 0, "0 tensor-parallel ranks");
+  EXPECT_REFUSED(gatherPieces(t); t.header.mesh.tp = 2, "");
+  EXPECT_REFUSED(t.header.mesh.tp = 0, "tp=0 is not 1 to 65535 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_CP;
-                 t.header.context_ranks = 4,
+                 t.header.mesh.cp = 4,
                  "2 pieces, but group cp shards over 4 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_DP;
                  t.header.run_ranks = 3,
@@ -309,22 +307,22 @@ TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().offset = 4, "overlap");
   EXPECT_REFUSED(gatherPieces(t); t.commands[5].group = QLORA_GROUP_DP,
                  "overlap");
-  EXPECT_REFUSED(gatherPieces(t); t.header.shards = 3,
-                 "optimizer states sharded over 2 ranks, but the base over 3");
-  EXPECT_REFUSED(t.header.update_pieces = 0,
-                 "optimizer states sharded over 0 ranks");
+  EXPECT_REFUSED(gatherPieces(t);
+                 t.header.mesh.fsdp = 3,
+                 "fsdp=3 and zero1=2 shard over the same ranks");
+  EXPECT_REFUSED(t.header.mesh.zero1 = 0, "zero1=0 is not 1 to 65535 ranks");
 }
 
 /// Moves a frozen weight to host memory, in shards of 64 bytes.
 void moveToHost(DemoTables &t) {
   t.arenas[t.parameters[0].arena].kind = QLORA_ARENA_HOST;
   t.parameters[0].piece = 64;
-  t.header.shards = 2;
+  t.header.mesh.fsdp = 2;
 }
 
 TEST(ModuleLoader, RefusesPiecesOnTheHost) {
-  EXPECT_REFUSED(moveToHost(t); t.header.shards = 1,
-                 "1 pieces of 64 bytes, in the host arena");
+  EXPECT_REFUSED(moveToHost(t); t.header.mesh.fsdp = 1,
+                                "1 pieces of 64 bytes, in the host arena");
   EXPECT_REFUSED(moveToHost(t); t.parameters[0].shape[0] = 12;
                  t.parameters[0].bytes = 192,
                  "2 pieces of 64 bytes, in the host arena");
@@ -333,7 +331,7 @@ TEST(ModuleLoader, RefusesPiecesOnTheHost) {
 
 /// Shards the trainable parameters over two ranks.
 void divideTrained(DemoTables &t) {
-  t.header.trained_pieces = 2;
+  t.header.mesh.zero2 = 2;
   t.parameters[1].shape[0] = 8;
   t.parameters[1].bytes = 128;
   t.parameters[1].piece = 64;
@@ -341,21 +339,20 @@ void divideTrained(DemoTables &t) {
 
 TEST(ModuleLoader, RefusesPiecesOfWhatIsTrained) {
   EXPECT_REFUSED(divideTrained(t), "");
-  EXPECT_REFUSED(divideTrained(t); t.header.trained_pieces = 1,
+  EXPECT_REFUSED(divideTrained(t);
+                 t.header.mesh.zero2 = 1,
                  "1 pieces of 64 bytes, in the trainable arena");
   EXPECT_REFUSED(divideTrained(t); t.parameters[1].first = 4,
                  "2 pieces of 64 bytes, in the trainable arena");
-  EXPECT_REFUSED(divideTrained(t); t.header.update_pieces = 2,
-                 "trainable parameters sharded over 2 ranks, optimizer states "
-                 "over 2, and the base over 1");
-  EXPECT_REFUSED(divideTrained(t); t.header.shards = 4,
-                 "trainable parameters sharded over 2 ranks, optimizer states "
-                 "over 1, and the base over 4");
-  EXPECT_REFUSED(t.header.trained_pieces = 0,
-                 "trainable parameters sharded over 0 ranks");
-  EXPECT_REFUSED(divideTrained(t); t.header.tensor_ranks = 2, "");
-  EXPECT_REFUSED(divideTrained(t); t.header.context_ranks = 3,
-                 "3 context-parallel ranks, but tensors sharded over 2");
+  EXPECT_REFUSED(divideTrained(t);
+                 t.header.mesh.zero1 = 2, "zero2=2 includes zero1");
+  EXPECT_REFUSED(divideTrained(t);
+                 t.header.mesh.fsdp = 4,
+                 "fsdp=4 and zero2=2 shard over the same ranks");
+  EXPECT_REFUSED(t.header.mesh.zero2 = 0, "zero2=0 is not 1 to 65535 ranks");
+  EXPECT_REFUSED(divideTrained(t); t.header.mesh.tp = 2, "");
+  EXPECT_REFUSED(divideTrained(t);
+                 t.header.mesh.cp = 3, "zero2=2 and cp=3 do not fit");
 }
 
 TEST(ModuleLoader, HasThePieceOfItsRank) {

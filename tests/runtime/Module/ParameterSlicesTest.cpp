@@ -14,7 +14,7 @@ namespace {
 /// weight with blocks of 64 and double quantization.
 void makeSlice(DemoTables &t) {
   qlora_parameter &p = t.parameters[0];
-  t.header.tensor_ranks = 2;
+  t.header.mesh.tp = 2;
   p.quantization = QLORA_QUANTIZATION_ON_LOAD;
   p.dtype = p.format = QLORA_DTYPE_NF4;
   p.block = 64;
@@ -40,9 +40,8 @@ TEST(ParameterSlices, AreRefused) {
                                "nf4 with double_quant 3 and 2 slices");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slices = 0,
                                "segments, but no slices");
-  EXPECT_REFUSED(makeSlice(t); t.parameters[0].piece = 64;
-                 t.header.tensor_ranks = 1; t.header.expert_ranks = 2,
-                               "2 slices of 1 segments in dimension 0");
+  EXPECT_REFUSED(makeSlice(t); t.parameters[0].piece = 64; t.header.mesh.tp = 1;
+                 t.header.mesh.ep = 2, "2 slices of 1 segments in dimension 0");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slices = 0;
                  t.parameters[0].segments = t.parameters[0].first_segment = 0;
                  t.parameters[0].slice_dimension = 0,
@@ -51,8 +50,8 @@ TEST(ParameterSlices, AreRefused) {
                  t.parameters[0].dtype = QLORA_DTYPE_MXFP4;
                  t.parameters[0].block = 32,
                  "mxfp4 with double_quant 2 and 2 slices");
-  EXPECT_REFUSED(makeSlice(t); t.header.tensor_ranks = 4,
-                               "2 slices of 1 segments in dimension 0");
+  EXPECT_REFUSED(makeSlice(t);
+                 t.header.mesh.tp = 4, "2 slices of 1 segments in dimension 0");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slice_dimension = 2,
                                "2 slices of 1 segments in dimension 2");
   EXPECT_REFUSED(makeSlice(t); t.constants.back() -= 2, "do not cover 1 of 4");

@@ -86,25 +86,25 @@ TEST(Stages, FollowEachOther) {
   EXPECT_REFUSED((void)t, "");
   EXPECT_REFUSED(t.header.stage = 0,
                  "'demo': stage 1: it is numbered stage 0");
-  EXPECT_REFUSED(t.header.stages = 3,
+  EXPECT_REFUSED(t.header.mesh.pp = 3,
                  "'demo': stage 1: stages is 3, but 2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
-  EXPECT_REFUSED(t.header.stages = 0, "'demo': stage 1: stage 1 of 0");
+  EXPECT_REFUSED(t.header.mesh.pp = 0, "'demo': stage 1: stage 1 of 0");
   // The next stage of this stage is the stage itself.
   EXPECT_REFUSED(t.header.next_stage = &t.header,
                  "'demo': stage 1: another stage follows it, of 2");
   DemoTables alone;
-  alone.header.stages = 2;
+  alone.header.mesh.pp = 2;
   EXPECT_EQ(alone.load().status().message(),
             "'demo': no stage follows it, of 2");
-  alone.header.stages = 1;
+  alone.header.mesh.pp = 1;
   alone.header.next_stage = &alone.header;
   EXPECT_EQ(alone.load().status().message(),
             "'demo': another stage follows it, of 1");
 }
 
 TEST(Stages, HaveInCommonWhatAllRanksHave) {
-  EXPECT_REFUSED(t.header.shards = 2,
+  EXPECT_REFUSED(t.header.mesh.fsdp = 2,
                  "'demo': stage 1: shards is 2, but 1 in stage 0");
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA,
                  "'demo': stage 1: target is 1, but 0 in stage 0");

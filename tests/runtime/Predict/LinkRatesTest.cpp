@@ -60,7 +60,7 @@ TEST(LinkRates, GiveNothingForFree) {
 }
 
 TEST(LinkRates, RanksOfAMachineHaveAWindowAndSockets) {
-  runJob(2, GroupSizes{{QLORA_GROUP_TP, 2}}, [](RankGroup &group) {
+  runJob(2, GroupSizes({.tp = 2}), [](RankGroup &group) {
     const StatusOr<RankLinks> links = measureLinks(group);
     ASSERT_TRUE(links.isOk()) << links.status().message();
     EXPECT_TRUE(links->window && links->sockets);

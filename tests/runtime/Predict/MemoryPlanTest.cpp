@@ -49,7 +49,7 @@ TEST(MemoryPlan, SaysHowRanksWorkTogether) {
   };
   EXPECT_EQ(said(2), "data parallel, one shared base (64 B); 72 B of "
                      "gradients per step");
-  tables.header.tensor_ranks = 2;
+  tables.header.mesh.tp = 2;
   EXPECT_EQ(said(2),
             "tensor parallel over 2 ranks, slices of a base (64 B); 72 "
             "B of gradients per step");
@@ -57,17 +57,17 @@ TEST(MemoryPlan, SaysHowRanksWorkTogether) {
       said(6),
       "data and tensor parallel over 2 ranks, slices of a base (64 B); "
       "72 B of gradients per step");
-  tables.header.tensor_ranks = 1;
+  tables.header.mesh.tp = 1;
   shareLines(tables);
   EXPECT_EQ(said(2),
             "context parallel over 2 ranks, one shared base (64 B); 72 "
             "B of gradients per step");
-  tables.header.shards = 4;
+  tables.header.mesh.fsdp = 4;
   EXPECT_EQ(said(4),
             "data and context parallel over 2 ranks, a base in 4 pieces (64 "
             "B); 72 B of gradients per step");
   tables = DemoTables();
-  tables.header.trained_pieces = 2;
+  tables.header.mesh.zero2 = 2;
   EXPECT_EQ(said(2),
             "data parallel, one shared base (64 B), trainable parameters in 2 "
             "pieces; 64 B of gradients per micro-batch");

@@ -223,7 +223,7 @@ TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
   for (const qlora_group group : {QLORA_GROUP_TP, QLORA_GROUP_CP}) {
     const bool isLines = group == QLORA_GROUP_CP;
     tables.commands[5].group = static_cast<uint8_t>(group);
-    tables.header.tensor_ranks = isLines ? 1 : 2;
+    tables.header.mesh.tp = isLines ? 1 : 2;
     if (isLines)
       shareLines(tables);
     auto module = tables.load();

@@ -25,7 +25,7 @@ static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
 /// work, although stages have made different numbers of sends.
 TEST(Pipeline, StagesSendAndReceive) {
   for (const auto &[size, stages] : {std::pair(4, 2), {4, 4}, {8, 4}})
-    runJob(size, GroupSizes{{QLORA_GROUP_PP, stages}}, [](RankGroup &group) {
+    runJob(size, GroupSizes({.pp = stages}), [](RankGroup &group) {
       Collectives &pipeline = group.collectives(QLORA_GROUP_PP);
       const int stage = pipeline.rank(), last = pipeline.size() - 1;
       const int column = group.rank() % (group.size() / pipeline.size());
@@ -64,7 +64,7 @@ TEST(Pipeline, StagesSendAndReceive) {
 
 /// On one machine, the ranks of each stage share their frozen weights.
 TEST(Pipeline, StagesShareABaseEach) {
-  runJob(4, GroupSizes{{QLORA_GROUP_PP, 2}}, [](RankGroup &group) {
+  runJob(4, GroupSizes({.pp = 2}), [](RankGroup &group) {
     FillShare share;
     const uint64_t bytes = group.rank() < 2 ? 4096 : 8192;
     auto arena = group.shareFrozenArena(

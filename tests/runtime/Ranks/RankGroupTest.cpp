@@ -77,13 +77,9 @@ static std::string textOf(std::vector<int> ranks) {
   return fmt::format("{}", fmt::join(ranks, " "));
 }
 
-static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
-                         int stages = 1, int expertRanks = 1) {
-  return {{QLORA_GROUP_FSDP, pieces},
-          {QLORA_GROUP_TP, tensorRanks},
-          {QLORA_GROUP_CP, contextRanks},
-          {QLORA_GROUP_PP, stages},
-          {QLORA_GROUP_EP, expertRanks}};
+static GroupSizes meshOf(uint32_t fsdp, uint32_t tp, uint32_t cp = 1,
+                         uint32_t pp = 1, uint32_t ep = 1) {
+  return GroupSizes({.fsdp = fsdp, .tp = tp, .pp = pp, .cp = cp, .ep = ep});
 }
 
 /// Members of every group that contains rank 5 of 8. In smaller jobs, tests the
@@ -160,7 +156,7 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
 }
 
 TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
-  runJob(6, GroupSizes{{QLORA_GROUP_TP, 3}}, [](RankGroup &group) {
+  runJob(6, GroupSizes({.tp = 3}), [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     int64_t rows = group.countsRows() ? 10 + group.dataRank() : 0;
@@ -168,13 +164,13 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
     EXPECT_EQ(rows, 21);
     EXPECT_EQ(group.countsSums(), group.countsRows());
   });
-  runJob(6, GroupSizes{{QLORA_GROUP_CP, 3}}, [](RankGroup &group) {
+  runJob(6, GroupSizes({.cp = 3}), [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     EXPECT_EQ(group.countsRows(), group.rank() % 3 == 0);
     EXPECT_TRUE(group.countsSums()); // each rank counts its own tokens
   });
-  runJob(6, GroupSizes{{QLORA_GROUP_PP, 3}}, [](RankGroup &group) {
+  runJob(6, GroupSizes({.pp = 3}), [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() % 2);
     EXPECT_EQ(group.countsRows(), group.rank() >= 4);

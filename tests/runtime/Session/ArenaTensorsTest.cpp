@@ -66,8 +66,8 @@ protected:
                   uint64_t first = uint64_t{5} << 20) {
     const uint64_t second = kTensors / std::max(2u, pieces);
     wholeBegin = first + second;
-    (isOfTrained ? tables.header.trained_pieces
-                 : tables.header.update_pieces) = pieces;
+    (isOfTrained ? tables.header.mesh.zero2 : tables.header.mesh.zero1) =
+        pieces;
     tables.arenas.push_back({QLORA_ARENA_STATE, 64, first + second + 64, 0, 0});
     addState("long", 0, int64_t(pieces * first / 4), first, 0);
     addState("first", first, 100, second, 0);

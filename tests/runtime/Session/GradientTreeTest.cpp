@@ -99,24 +99,24 @@ TEST(GradientTree, KeepsSumsThatWaitAndWhatRanksSend) {
 
 TEST(GradientTree, IsOfPairs) {
   DemoTables tables;
-  tables.header.shards = 2;
+  tables.header.mesh.fsdp = 2;
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(GradientTree::check(*module, 6).message(),
             "--reproducible-reductions needs a power of two as the number of "
             "ranks, not 6. Fix: start 4");
   EXPECT_EQ(GradientTree::check(*module, 4).message(),
-            "--reproducible-reductions needs the whole base on each rank, but "
-            "'demo' was compiled with --parallel fsdp=2. Fix: compile without "
-            "it");
+            "--reproducible-reductions needs ranks that each compute the "
+            "gradients of whole rows, but 'demo' was compiled with --parallel "
+            "fsdp=2. Fix: compile without it");
   DemoTables shared;
-  shared.header.expert_ranks = 4;
+  shared.header.mesh.ep = 4;
   module = shared.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(GradientTree::check(*module, 4).message(),
-            "--reproducible-reductions needs ranks that compute different "
-            "rows, but 'demo' was compiled with --parallel ep=4. Fix: compile "
-            "without it");
+            "--reproducible-reductions needs ranks that each compute the "
+            "gradients of whole rows, but 'demo' was compiled with --parallel "
+            "ep=4. Fix: compile without it");
 }
 
 } // namespace

@@ -78,8 +78,8 @@ TEST_F(TensorRanks, AreRefusedByName) {
   EXPECT_THAT(refusal({}), HasSubstr("but 1 was started"));
   EXPECT_THAT(
       refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
-      HasSubstr("--reproducible-reductions needs ranks that compute different "
-                "rows, but '"));
+      HasSubstr("--reproducible-reductions needs ranks that each compute the "
+                "gradients of whole rows, but '"));
 }
 
 TEST_F(TensorRanks, AreShownOnTheNullDevice) {

@@ -125,12 +125,12 @@ static const qlora_entry second_entries[] = {
     .constant_count = COUNT(constants),                                        \
     .command_count = COUNT(which##_commands),                                  \
     .entry_count = COUNT(which##_entries), .binding_count = COUNT(bindings),   \
-    .shards = 1, .update_pieces = 1, .tensor_ranks = 1, .context_ranks = 1,    \
-    .stages = 2, .trained_pieces = 1, .expert_ranks = 1, .stage = number,      \
-    .arenas = which##_arenas, .parameters = of,                                \
-    .kernels = kernels, .launches = launches, .operands = which##_operands,    \
-    .constants = constants, .commands = which##_commands,                      \
-    .entries = which##_entries, .bindings = bindings, .next_stage = next       \
+    .mesh.fsdp = 1, .mesh.zero1 = 1, .mesh.tp = 1, .mesh.cp = 1, .mesh.pp = 2, \
+    .mesh.zero2 = 1, .mesh.ep = 1, .stage = number, .arenas = which##_arenas,  \
+    .parameters = of, .kernels = kernels, .launches = launches,                \
+    .operands = which##_operands, .constants = constants,                      \
+    .commands = which##_commands, .entries = which##_entries,                  \
+    .bindings = bindings, .next_stage = next                                   \
   }
 
 static const qlora_module second = STAGE(second, 1, second_parameters, NULL);

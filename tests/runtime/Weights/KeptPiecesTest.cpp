@@ -77,7 +77,7 @@ protected:
     run.file = base.mappedFile();
     EXPECT_EQ(base.share().size, 1u);
     const auto shards =
-        static_cast<int>(module.table().shards * module.table().tensor_ranks);
+        static_cast<int>(module.table().mesh.fsdp * module.table().mesh.tp);
     ParameterSources sources;
     sources.model = &model;
     sources.shards = sources.slices = &group.collectives();

@@ -39,7 +39,7 @@ public:
   /// Places the parameters one after another in the arena; the demo's adapter
   /// comes last.
   PieceTables(const std::vector<PieceParameter> &rows, uint32_t shards) {
-    header.shards = shards;
+    header.mesh.fsdp = shards;
     operands.clear();
     commands.clear();
     entries.clear();

@@ -88,7 +88,7 @@ TEST_F(BaseKeyTest, APieceIsAnotherKeyAndTheWholeIsNot) {
   const std::string key = keyOf(nf4);
   const auto pieceKey = [&](uint32_t shards, uint64_t size, uint32_t piece) {
     OneParameter parameter = nf4;
-    parameter.tables.header.shards = shards;
+    parameter.tables.header.mesh.fsdp = shards;
     parameter.tables.parameters[0].piece = size;
     auto module = parameter.tables.load();
     EXPECT_TRUE(module.isOk()) << module.status().message();

@@ -36,7 +36,7 @@ class SliceTables : public PieceTables {
 public:
   SliceTables(const std::vector<SliceParameter> &rows, uint32_t slices)
       : PieceTables({}, 1) {
-    header.tensor_ranks = slices;
+    header.mesh.tp = slices;
     uint64_t offset = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       qlora_parameter p = cut(rows[i], slices);

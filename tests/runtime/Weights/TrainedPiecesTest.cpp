@@ -45,7 +45,7 @@ protected:
     tables.entries.clear();
     tables.parameters = {makeTensor("m.first", 3, 0, init),
                          makeTensor("m.second", 5, 60, init)};
-    tables.header.trained_pieces = isSharded ? kRanks : 1;
+    tables.header.mesh.zero2 = isSharded ? kRanks : 1;
     for (qlora_parameter &parameter : tables.parameters) {
       parameter.piece = isSharded ? kPiece : 0;
       parameter.offset = isSharded ? 0 : parameter.first;

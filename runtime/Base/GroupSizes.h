@@ -1,45 +1,35 @@
 // SPDX-License-Identifier: MIT
 
 // Sizes of the groups of ranks (ABI/Enums.def), and the position of a rank in
-// its groups. Computed from the module header and the number of ranks.
+// its groups. Computed from a mesh and the number of ranks.
 //
-//   const GroupSizes groups = GroupSizes::of(header).on(8);
+//   const GroupSizes groups = GroupSizes(header.mesh).on(8);
 //   groups[QLORA_GROUP_FSDP]              ranks per group
 //   groups.number(QLORA_GROUP_FSDP, rank) index of a rank in its group
 //   groups.stride(QLORA_GROUP_FSDP)       distance of consecutive group ranks
 
-#ifndef QLORA_RUNTIME_MODULE_GROUPSIZES_H
-#define QLORA_RUNTIME_MODULE_GROUPSIZES_H
+#ifndef QLORA_RUNTIME_BASE_GROUPSIZES_H
+#define QLORA_RUNTIME_BASE_GROUPSIZES_H
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <initializer_list>
-#include <utility>
 
-#include "runtime/ABI/module.h"
+#include "runtime/ABI/collective.h"
 
 namespace qlora {
 
 class GroupSizes {
 public:
-  using Axis = std::pair<qlora_group, int64_t>;
-
-  /// Makes one mesh from sizes of FSDP, TP, CP, PP and EP; the default is 1.
-  constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
-    sizes.fill(1);
-    for (const auto &[group, ranks] : axes)
-      sizes[group] = ranks;
+  /// One rank.
+  constexpr GroupSizes() { sizes.fill(1); }
+  /// One mesh. Axes of one group have the same size, unless 1.
+  constexpr explicit GroupSizes(const qlora_mesh &mesh) : GroupSizes() {
+#define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
+  sizes[QLORA_GROUP_##GROUP] =                                                 \
+      std::max<int64_t>(sizes[QLORA_GROUP_##GROUP], mesh.NAME);
+#include "runtime/ABI/Enums.def"
     *this = on(meshSize());
-  }
-  /// Returns the mesh that a program was compiled for.
-  static constexpr GroupSizes of(const qlora_module &header) {
-    return {{QLORA_GROUP_FSDP, std::max({header.shards, header.update_pieces,
-                                         header.trained_pieces})},
-            {QLORA_GROUP_TP, header.tensor_ranks},
-            {QLORA_GROUP_CP, header.context_ranks},
-            {QLORA_GROUP_PP, header.stages},
-            {QLORA_GROUP_EP, header.expert_ranks}};
   }
   /// Returns the sizes in a run of `ranks` ranks, which repeats the mesh.
   constexpr GroupSizes on(int64_t ranks) const {
@@ -49,6 +39,12 @@ public:
       all.sizes[QLORA_GROUP_REPLICAS] =
           std::max<int64_t>(1, ranks / stride(QLORA_GROUP_REPLICAS));
     return all;
+  }
+
+  /// Returns the sizes in a run of `ranks` ranks, or in one mesh if that has
+  /// more ranks.
+  constexpr GroupSizes onAtLeast(int64_t ranks) const {
+    return on(std::max(ranks, meshSize()));
   }
 
   constexpr int64_t operator[](unsigned group) const { return sizes[group]; }
@@ -105,4 +101,4 @@ private:
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_MODULE_GROUPSIZES_H
+#endif // QLORA_RUNTIME_BASE_GROUPSIZES_H

@@ -21,31 +21,33 @@ namespace {
 struct StepResult {
   StringLiteral name;
   qlora_binding_kind kind;
-  int64_t offset; ///< bytes, in the result arena
+  qlora_per per;
 };
 } // namespace
 
 static constexpr StepResult kResults[] = {
-    {"loss_sum", QLORA_RESULT_LOSS_SUM, 0},
-    {"label_count", QLORA_RESULT_LABEL_COUNT, kAlign},
-    {"grad_norm", QLORA_RESULT_GRAD_NORM, 2 * kAlign},
-    {"chosen_rewards", QLORA_RESULT_CHOSEN_REWARDS, 2 * kAlign + 4},
-    {"rejected_rewards", QLORA_RESULT_REJECTED_REWARDS, 2 * kAlign + 8},
-    {"right_pairs", QLORA_RESULT_RIGHT_PAIRS, 2 * kAlign + 12},
-    {"chosen_logps", QLORA_RESULT_CHOSEN_LOGPS, 2 * kAlign + 16},
-    {"rejected_logps", QLORA_RESULT_REJECTED_LOGPS, 2 * kAlign + 20},
-    {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
-    {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
-    {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 32},
-    // Results of several values come last. No step has both.
-    {"correct", QLORA_RESULT_CORRECT, 3 * kAlign},
-    {"logits", QLORA_RESULT_LOGITS, 3 * kAlign}};
+#define QLORA_STATISTIC(NAME, NUMBER, CASE, WORD)                              \
+  {#WORD, QLORA_RESULT_##NAME, QLORA_PER_STEP},
+#define QLORA_RESULT(NAME, NUMBER, CASE, WORD, PER)                            \
+  {#WORD, QLORA_RESULT_##NAME, QLORA_PER_##PER},
+#include "runtime/ABI/Enums.def"
+};
+
+/// Bytes of the numbers at the start of the result arena. A result of several
+/// values follows; no step has two of them.
+static constexpr int64_t kNumberBytes =
+    llvm::alignTo(4 * std::size(kResults), kAlign);
+
+/// Returns a result's offset in the result arena.
+static int64_t offsetOf(const StepResult &result) {
+  return result.per == QLORA_PER_STEP ? 4 * (&result - kResults) : kNumberBytes;
+}
 
 int64_t qlora::resultArenaBytes(StepOp step) {
   int64_t bytes = 4;
   for (auto result : step.getBody().getOps<ResultOp>())
     bytes = std::max(bytes, tensorBytes(tensorOf(result.getValue())));
-  return 3 * kAlign + llvm::alignTo(bytes, kAlign);
+  return kNumberBytes + llvm::alignTo(bytes, kAlign);
 }
 
 static const StepResult &resultOf(const OutsideMemory &outside) {
@@ -149,9 +151,9 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
   }
   const StepResult &result = resultOf(outside);
   if (outside.space != MemorySpace::Gradient)
-    return buffer(Arena::Result, result.offset, tensorBytes(type));
-  auto element = llvm::find(kStatistics, result.name) - std::begin(kStatistics);
-  return buffer(Arena::Gradient, 4 * element, tensorBytes(type));
+    return buffer(Arena::Result, offsetOf(result), tensorBytes(type));
+  return buffer(Arena::Gradient, 4 * (result.kind - QLORA_RESULT_LOSS_SUM),
+                tensorBytes(type));
 }
 
 /// Binds the inputs. Bindings and kStepInputs have the same order.

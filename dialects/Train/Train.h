@@ -6,7 +6,10 @@
 #define QLORA_DIALECTS_TRAIN_TRAIN_H
 
 #include "dialects/Model/Model.h"
+#include "runtime/ABI/module.h"
+
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/StringSwitch.h"
 
 #include "dialects/Train/TrainDialect.h.inc"
 #include "dialects/Train/TrainEnums.h.inc"
@@ -18,21 +21,31 @@ namespace qlora::train {
 /// Columns of the flat arenas, seen as matrices; also the size in elements of
 /// the statistics row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
-/// Inputs that the runtime can write for a step (enum qlora_binding_kind): i32
-/// [B, T], except `desirable`, f32 [B], and `last`, i32 [B].
+/// Inputs that the runtime can write for a step: i32 [B, T] or [B], except
+/// `desirable`, f32 [B].
 inline constexpr llvm::StringLiteral kStepInputs[] = {
-    "ids",     "targets",   "positions", "segments", "prompts",
-    "lengths", "desirable", "slots",     "last",     "adapters"};
+#define QLORA_INPUT(NAME, NUMBER, CASE, WORD, PER) #WORD,
+#include "runtime/ABI/Enums.def"
+};
 /// Returns whether an input has one value per sequence.
 inline bool isPerSequence(llvm::StringRef input) {
-  return input == "desirable" || input == "last";
+  return llvm::StringSwitch<bool>(input)
+#define QLORA_INPUT(NAME, NUMBER, CASE, WORD, PER)                             \
+  .Case(#WORD, QLORA_PER_##PER == QLORA_PER_SEQUENCE)
+#include "runtime/ABI/Enums.def"
+      .Default(false);
 }
 /// Elements of the statistics row, in order: sums over a step's micro-batches
 /// and ranks.
 inline constexpr llvm::StringLiteral kStatistics[] = {
-    "loss_sum",    "label_count",  "chosen_rewards", "rejected_rewards",
-    "right_pairs", "chosen_logps", "rejected_logps", "chosen_count",
-    "divergence",  "router_loss"};
+#define QLORA_STATISTIC(NAME, NUMBER, CASE, WORD) #WORD,
+#include "runtime/ABI/Enums.def"
+};
+/// Results that are not statistics.
+inline constexpr llvm::StringLiteral kOtherResults[] = {
+#define QLORA_RESULT(NAME, NUMBER, CASE, WORD, PER) #WORD,
+#include "runtime/ABI/Enums.def"
+};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;

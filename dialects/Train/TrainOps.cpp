@@ -268,8 +268,7 @@ Value CopyFromHostOp::getOriginal() {
 LogicalResult ResultOp::verify() {
   StringRef name = getName();
   const bool isStatistic = llvm::is_contained(kStatistics, name);
-  if (!isStatistic && name != "correct" && name != "grad_norm" &&
-      name != "logits")
+  if (!isStatistic && !llvm::is_contained(kOtherResults, name))
     return emitOpError("(C1) does not know the result '") << name << "'";
   if (getAccumulate() && !isStatistic)
     return emitOpError("(C2) expects one of ")

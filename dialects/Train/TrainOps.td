@@ -161,7 +161,7 @@ def Train_InitializeOp : Train_Store<"initialize",
 def Train_ResultOp : Train_Store<"result"> {
   let summary = "names a value that the runtime reads";
   let description = [{
-    (C1) the name is one of kStatistics, `correct`, `grad_norm` or `logits`.
+    (C1) the name is one of kStatistics or kOtherResults.
     (C2) with `accumulate` it is one of kStatistics: the value is added to a
     statistics element of the gradient arena.
   }];

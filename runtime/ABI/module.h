@@ -253,6 +253,15 @@ enum qlora_binding_kind {
 #include "runtime/ABI/Enums.def"
 };
 
+/* Values of an input or result: one; one per token or per sequence of the
+ * micro-batch; or one per sequence and word of the vocabulary. */
+enum qlora_per {
+  QLORA_PER_STEP = 0,
+  QLORA_PER_TOKEN = 1,
+  QLORA_PER_SEQUENCE = 2,
+  QLORA_PER_WORD = 3
+};
+
 /* Place of an entry's input or result. */
 typedef struct qlora_binding {
   uint32_t kind; /* enum qlora_binding_kind */

@@ -146,37 +146,28 @@ StatusOr<double> Program::finishFloat() {
 }
 
 LossSums &LossSums::operator+=(const LossSums &other) {
-  loss += other.loss;
-  labels += other.labels;
-  routers += other.routers;
   of = other.of;
-  for (size_t i = 0; i < preferences.size(); ++i)
-    preferences[i] += other.preferences[i];
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] += other.values[i];
   return *this;
 }
 
 LossSums &LossSums::operator/=(double count) {
-  loss /= count;
-  labels /= count;
-  routers /= count;
-  for (double &sum : preferences)
-    sum /= count;
+  for (double &value : values)
+    value /= count;
   return *this;
 }
 
-/// Lists the program's sums. Every entry that has sums has all of these.
+/// Lists the program's statistics. Every entry that has some has all of these.
 Program::Program(const LoadedModule &module, Device &device)
-    : module(module), device(device) {
-  auto has = [&](qlora_binding_kind kind) {
-    return std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
-      return module.binding(entry, kind);
-    });
-  };
-  sums = {QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT};
-  for (int kind = QLORA_RESULT_CHOSEN_REWARDS; kind <= QLORA_RESULT_ROUTER_LOSS;
-       ++kind)
-    if (has(qlora_binding_kind(kind)))
-      sums.push_back(qlora_binding_kind(kind));
+    : module(module), device(device),
+      sums({QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT}) {
+  for (const qlora_binding_kind kind : kStatistics)
+    if (!std::ranges::count(sums, kind) &&
+        std::ranges::any_of(module.entries(), [&](const qlora_entry &entry) {
+          return module.binding(entry, kind);
+        }))
+      sums.push_back(kind);
 }
 
 bool Program::hasRouterLoss() const {
@@ -195,17 +186,9 @@ StatusOr<LossSums> Program::finishFloats() {
     read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
                   ? LossSums::Of::kPairs
                   : LossSums::Of::kAnswers;
-  for (qlora_binding_kind kind : sums) {
-    QLORA_ASSIGN_OR_RETURN(const double value, finishFloat());
-    if (kind == QLORA_RESULT_LABEL_COUNT)
-      read.labels = value;
-    else if (kind == QLORA_RESULT_LOSS_SUM)
-      read.loss += value;
-    else if (kind == QLORA_RESULT_ROUTER_LOSS)
-      read.loss += read.routers = value;
-    else
-      read.preferences[kind - QLORA_RESULT_CHOSEN_REWARDS] = value;
-  }
+  for (qlora_binding_kind kind : sums)
+    QLORA_ASSIGN_OR_RETURN(read[kind], finishFloat());
+  read[QLORA_RESULT_LOSS_SUM] += read.routers();
   return read;
 }
 

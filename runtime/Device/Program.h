@@ -27,25 +27,37 @@ Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true, bool hasOneSegment = false);
 
+inline constexpr qlora_binding_kind kStatistics[] = {
+#define QLORA_STATISTIC(NAME, NUMBER, CASE, WORD) QLORA_RESULT_##NAME,
+#include "runtime/ABI/Enums.def"
+};
+inline constexpr size_t kStatisticCount = std::size(kStatistics);
+static_assert(kStatistics[kStatisticCount - 1] - QLORA_RESULT_LOSS_SUM + 1 ==
+                  kStatisticCount,
+              "statistics are numbered without gaps");
+
 /// Sums over the units of a loss: labelled tokens, pairs of answers, or single
 /// answers, depending on the objective of the program.
 struct LossSums {
   enum class Of { kTokens, kPairs, kAnswers };
 
-  double loss = 0;   ///< includes the router loss, if there is one
-  double labels = 0; ///< number of units
   Of of = Of::kTokens;
-  /// The results QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE, in
-  /// this order; 0 for results that the program does not have.
-  std::array<double, 7> preferences = {};
-  double routers = 0; ///< router loss, a part of `loss`
+  /// The statistics (Enums.def), in order; 0 for those that the program does
+  /// not have. LOSS_SUM includes ROUTER_LOSS here.
+  std::array<double, kStatisticCount> values = {};
 
   /// Whether every context-parallel rank has the sums of whole sequences. If
   /// not, each rank has the sums of its own tokens.
   bool isOfSequences() const { return of != Of::kTokens; }
-  double preference(qlora_binding_kind kind) const {
-    return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
+  double operator[](qlora_binding_kind statistic) const {
+    return values[statistic - QLORA_RESULT_LOSS_SUM];
   }
+  double &operator[](qlora_binding_kind statistic) {
+    return values[statistic - QLORA_RESULT_LOSS_SUM];
+  }
+  double loss() const { return (*this)[QLORA_RESULT_LOSS_SUM]; }
+  double labels() const { return (*this)[QLORA_RESULT_LABEL_COUNT]; }
+  double routers() const { return (*this)[QLORA_RESULT_ROUTER_LOSS]; }
 
   LossSums &operator+=(const LossSums &other);
   LossSums &operator/=(double count);

@@ -301,23 +301,39 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
-static constexpr uint32_t kLastInput = QLORA_INPUT_ADAPTERS;
+static bool isInput(const qlora_binding &binding) {
+  return binding.kind < QLORA_RESULT_LOSS_SUM;
+}
+
+static qlora_per perOf(uint32_t kind) {
+  switch (kind) {
+#define QLORA_INPUT(NAME, NUMBER, CASE, WORD, PER)                             \
+  case NUMBER:                                                                 \
+    return QLORA_PER_##PER;
+#define QLORA_RESULT(NAME, NUMBER, CASE, WORD, PER)                            \
+  case NUMBER:                                                                 \
+    return QLORA_PER_##PER;
+#include "runtime/ABI/Enums.def"
+  default:
+    return QLORA_PER_STEP;
+  }
+}
 
 /// Returns a binding's bytes. Per-token data covers only this rank's tokens.
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
                         const qlora_binding &binding) {
-  const auto lines = static_cast<uint64_t>(entry.batch);
-  switch (binding.kind) {
-  case QLORA_INPUT_DESIRABLE:
-  case QLORA_INPUT_LAST:
-    return 4 * lines;
-  case QLORA_RESULT_LOGITS: // the vocabulary is not in the tables
-    return binding.bytes / (4 * lines) * 4 * lines;
-  default:
-    return binding.kind <= kLastInput || binding.kind == QLORA_RESULT_CORRECT
-               ? 4 * lines * static_cast<uint64_t>(entry.length) / m.mesh.cp
-               : 4;
+  const auto sequences = static_cast<uint64_t>(entry.batch);
+  switch (perOf(binding.kind)) {
+  case QLORA_PER_SEQUENCE:
+    return 4 * sequences;
+  case QLORA_PER_WORD: // the vocabulary is not in the tables
+    return binding.bytes / (4 * sequences) * 4 * sequences;
+  case QLORA_PER_TOKEN:
+    return 4 * sequences * static_cast<uint64_t>(entry.length) / m.mesh.cp;
+  case QLORA_PER_STEP:
+    return 4;
   }
+  return 0;
 }
 
 /// Checks the bytes and the arena of a binding.
@@ -326,9 +342,8 @@ static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
   if (binding.arena >= m.arena_count)
     return damaged("arena {} of {}", binding.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[binding.arena];
-  const bool isInput = binding.kind <= kLastInput;
-  if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
-      (!isInput && arena.kind != QLORA_ARENA_RESULT &&
+  if (isInput(binding) != (arena.kind == QLORA_ARENA_INPUT) ||
+      (!isInput(binding) && arena.kind != QLORA_ARENA_RESULT &&
        arena.kind != QLORA_ARENA_GRADIENT))
     return damaged("kind {} in the {} arena", binding.kind,
                    arenaKindName(arena.kind));

@@ -100,10 +100,7 @@ static Status sumOverRanks(RankGroup &group, Sums &all) {
     all.losses = {.of = all.losses.of};
   int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
                       all.matches.matched, all.hasStopped};
-  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.loss, 1)));
-  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.labels, 1)));
-  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.routers, 1)));
-  QLORA_RETURN_IF_ERROR(group.sum(std::span(all.losses.preferences)));
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(all.losses.values)));
   QLORA_RETURN_IF_ERROR(group.sum(std::span(counts)));
   all.matches = {counts[2], counts[3], counts[0], counts[1]};
   all.hasStopped = counts[4] > 0;
@@ -119,9 +116,9 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   const RowMatches &matches = all.matches;
   EvaluationResult result;
   result.sums = all.losses;
-  result.loss = all.losses.loss / all.losses.labels;
-  result.perplexity =
-      std::exp((all.losses.loss - all.losses.routers) / all.losses.labels);
+  result.loss = all.losses.loss() / all.losses.labels();
+  result.perplexity = std::exp((all.losses.loss() - all.losses.routers()) /
+                               all.losses.labels());
   result.tokenAccuracy =
       static_cast<double>(matches.right) / static_cast<double>(matches.labels);
   result.rows = matches.rows;

@@ -179,7 +179,7 @@ Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
     return Status::ok();
   }
   settled.sums = sums;
-  settled.loss = sums.loss / sums.labels;
+  settled.loss = sums.loss() / sums.labels();
   QLORA_ASSIGN_OR_RETURN(settled.gradNorm, run.program.finishNorm());
   settled.hasUpdate =
       std::isfinite(settled.loss) && std::isfinite(settled.gradNorm);

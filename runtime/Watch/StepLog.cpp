@@ -163,7 +163,7 @@ Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
 static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
                      const LossSums &sums) {
   const auto mean = [&](qlora_binding_kind kind) {
-    return sums.preference(kind) / sums.labels;
+    return sums[kind] / sums.labels();
   };
   const double chosen = mean(QLORA_RESULT_CHOSEN_REWARDS);
   const double rejected = mean(QLORA_RESULT_REJECTED_REWARDS);
@@ -178,27 +178,24 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
 /// Adds means over chosen and over rejected answers, if any exist.
 static void addAnswers(nlohmann::ordered_json &values,
                        const std::string &prefix, const LossSums &sums) {
-  const auto of = [&](qlora_binding_kind kind) {
-    return sums.preference(kind);
-  };
-  const double chosen = of(QLORA_RESULT_CHOSEN_COUNT);
-  const double rejected = sums.labels - chosen;
+  const double chosen = sums[QLORA_RESULT_CHOSEN_COUNT];
+  const double rejected = sums.labels() - chosen;
   if (chosen > 0) {
     values[prefix + "rewards/chosen"] =
-        of(QLORA_RESULT_CHOSEN_REWARDS) / chosen;
-    values[prefix + "logps/chosen"] = of(QLORA_RESULT_CHOSEN_LOGPS) / chosen;
+        sums[QLORA_RESULT_CHOSEN_REWARDS] / chosen;
+    values[prefix + "logps/chosen"] = sums[QLORA_RESULT_CHOSEN_LOGPS] / chosen;
   }
   if (rejected > 0) {
     values[prefix + "rewards/rejected"] =
-        of(QLORA_RESULT_REJECTED_REWARDS) / rejected;
+        sums[QLORA_RESULT_REJECTED_REWARDS] / rejected;
     values[prefix + "logps/rejected"] =
-        of(QLORA_RESULT_REJECTED_LOGPS) / rejected;
+        sums[QLORA_RESULT_REJECTED_LOGPS] / rejected;
   }
   if (chosen > 0 && rejected > 0)
     values[prefix + "rewards/margins"] =
-        of(QLORA_RESULT_CHOSEN_REWARDS) / chosen -
-        of(QLORA_RESULT_REJECTED_REWARDS) / rejected;
-  values[prefix + "kl"] = of(QLORA_RESULT_DIVERGENCE) / sums.labels;
+        sums[QLORA_RESULT_CHOSEN_REWARDS] / chosen -
+        sums[QLORA_RESULT_REJECTED_REWARDS] / rejected;
+  values[prefix + "kl"] = sums[QLORA_RESULT_DIVERGENCE] / sums.labels();
   values[prefix + "count/chosen"] = chosen;
   values[prefix + "count/rejected"] = rejected;
 }
@@ -206,7 +203,7 @@ static void addAnswers(nlohmann::ordered_json &values,
 void addSums(nlohmann::ordered_json &values, const std::string &prefix,
              const LossSums &sums, double routerFactor) {
   if (routerFactor != 0)
-    values[prefix + "aux_loss"] = sums.routers / sums.labels / routerFactor;
+    values[prefix + "aux_loss"] = sums.routers() / sums.labels() / routerFactor;
   if (sums.of == LossSums::Of::kPairs)
     addPairs(values, prefix, sums);
   if (sums.of == LossSums::Of::kAnswers)
@@ -259,12 +256,17 @@ Status StepLog::log() {
   return Status::ok();
 }
 
+/// Position of the first statistic in the list "sums" of a checkpoint.
+static constexpr size_t kFirstListed =
+    QLORA_RESULT_CHOSEN_REWARDS - QLORA_RESULT_LOSS_SUM;
+
 nlohmann::ordered_json StepLog::state() const {
   nlohmann::ordered_json preferences = nullptr;
   if (window.sums.of != LossSums::Of::kTokens)
-    preferences = {{"count", window.sums.labels},
-                   {"sums", window.sums.preferences},
-                   {"are_paired", window.sums.of == LossSums::Of::kPairs}};
+    preferences = {
+        {"count", window.sums.labels()},
+        {"sums", std::span(window.sums.values).subspan(kFirstListed)},
+        {"are_paired", window.sums.of == LossSums::Of::kPairs}};
   return {{"updates", updates},
           {"tokens", tokens},
           {"loss_sum", lossSum},
@@ -277,8 +279,8 @@ nlohmann::ordered_json StepLog::state() const {
             {"tokens", window.tokens},
             {"loss_sum", window.lossSum},
             {"preferences", preferences},
-            {"labels", window.sums.labels},
-            {"router_loss", window.sums.routers},
+            {"labels", window.sums.labels()},
+            {"router_loss", window.sums.routers()},
             {"seconds", secondsSince(window.start)}}},
           {"divergence", divergence.state()}};
 }
@@ -287,10 +289,9 @@ nlohmann::ordered_json withPreferences(nlohmann::ordered_json window) {
   const auto pairs = window.find("pairs");
   if (pairs == window.end() || pairs->is_null())
     return window;
-  std::vector<double> sums = pairs->at("sums");
-  sums.resize(std::tuple_size_v<decltype(LossSums::preferences)>);
-  window["preferences"] = {
-      {"count", pairs->at("count")}, {"sums", sums}, {"are_paired", true}};
+  window["preferences"] = {{"count", pairs->at("count")},
+                           {"sums", pairs->at("sums")},
+                           {"are_paired", true}};
   return window;
 }
 
@@ -308,13 +309,17 @@ void StepLog::restore(const nlohmann::ordered_json &state, int64_t stepsDone) {
   window.tokens = logged.at("tokens");
   window.lossSum = logged.at("loss_sum");
   if (const auto preferences = logged.find("preferences");
-      preferences != logged.end() && !preferences->is_null())
-    window.sums = {0, preferences->at("count"),
-                   preferences->at("are_paired") ? LossSums::Of::kPairs
-                                                 : LossSums::Of::kAnswers,
-                   preferences->at("sums")};
-  window.sums.labels = logged.value("labels", window.sums.labels);
-  window.sums.routers = logged.value("router_loss", 0.0);
+      preferences != logged.end() && !preferences->is_null()) {
+    window.sums.of = preferences->at("are_paired") ? LossSums::Of::kPairs
+                                                   : LossSums::Of::kAnswers;
+    window.sums[QLORA_RESULT_LABEL_COUNT] = preferences->at("count");
+    const std::vector<double> listed = preferences->at("sums");
+    std::ranges::copy(listed | std::views::take(kStatisticCount - kFirstListed),
+                      window.sums.values.begin() + kFirstListed);
+  }
+  window.sums[QLORA_RESULT_LABEL_COUNT] =
+      logged.value("labels", window.sums.labels());
+  window.sums[QLORA_RESULT_ROUTER_LOSS] = logged.value("router_loss", 0.0);
   const std::chrono::duration<double> before(
       logged.at("seconds").get<double>());
   window.start -= std::chrono::duration_cast<Clock::duration>(before);

@@ -73,7 +73,7 @@ struct StepTotals {
 };
 
 /// Converts the window's state in a checkpoint of an earlier version: derives
-/// "preferences" from "pairs", with zeros for the sums that "pairs" lacks.
+/// "preferences" from "pairs", whose "sums" may have fewer values.
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
 /// The run to log; all of it must outlive the log.

@@ -277,8 +277,8 @@ void Rank::runStep(Program &program, int step) {
   check(program.update(block));
   const double norm = take(program.finishNorm());
   record.add(fmt::format("{}/{}/sums", group.rank(), step),
-             {static_cast<float>(sums.loss), static_cast<float>(sums.labels),
-              static_cast<float>(norm)});
+             {static_cast<float>(sums.loss()),
+              static_cast<float>(sums.labels()), static_cast<float>(norm)});
   keep(step, "trainable", QLORA_ARENA_TRAINABLE);
   keep(step, "state", QLORA_ARENA_STATE);
   keep(step, "residual", QLORA_ARENA_RESIDUAL);

@@ -232,7 +232,7 @@ TEST(ModuleLoader, RefusesPartsOfLines) {
   EXPECT_REFUSED(shareLines(t); t.bindings[0].bytes = 64,
                  "kind 0 has 64 bytes instead of 32");
   EXPECT_REFUSED(shareLines(t); t.bindings[1].bytes = 64,
-                 "kind 18 has 64 bytes instead of 32");
+                                "kind 65 has 64 bytes instead of 32");
   EXPECT_REFUSED(t.header.mesh.cp = 16,
                  "sequences of 8 tokens on 16 context-parallel ranks");
   EXPECT_REFUSED(t.header.mesh.cp = 0, "cp=0 is not 1 to 65535 ranks");

@@ -135,7 +135,7 @@ MemoryBudget Driver::leastBudget() const {
 /// Returns a hint for the user if a plan with the base in host memory fits;
 /// else an empty string.
 std::string Driver::curedByOffload(ModuleOp step) {
-  if (!traits.offloadsTables || chosen.offloadBase || options.trainsAll)
+  if (!traits.offloadsTables || chosen.offloadBase || options.trained.all)
     return "";
   MemoryBudget budget = leastBudget();
   budget.offloadBase = true;
@@ -177,7 +177,7 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
     return failure();
   const std::string cure = curedByOffload(step);
   const StoredFormat *stored =
-      storedFormat(std::string_view(options.quantizedFormat));
+      storedFormat(std::string_view(options.quantize.format));
   InFlightDiagnostic error = emitError(program.getLoc())
       << "--memory-limit: the smallest plan needs " << formatBytes(smallest)
       << " (" << smallest << " bytes), but the limit is "
@@ -241,7 +241,7 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload = traits.offloadsTables && options.offloadEmbedding == "auto";
-  bool mayPanel = options.dequantizeForm == "auto";
+  bool mayPanel = options.dequant.form == "auto";
   for (bool offloadTables : {false, true})
     for (int given : {0, 1, 2}) {
       MemoryBudget budget = chosen;
@@ -306,7 +306,7 @@ LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   const int64_t left = options.memoryLimit - plannedBytes(*best);
   if (options.mesh.fsdp > 1 || chosen.offloadBase)
     roomy.stayingBytes = left - left / kLostToPacking;
-  else if (!chosen.onlyPanels && options.dequantizeForm == "auto")
+  else if (!chosen.onlyPanels && options.dequant.form == "auto")
     roomy.residentBytes = left;
   return roomy.stayingBytes > 0 || roomy.residentBytes > 0
              ? tryBudget(step, roomy, best)
@@ -376,10 +376,11 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
   const bool isAnySmaller = keepLargestSteps(*largest);
-  const int64_t enough = options.stageParts == 1
+  const int64_t enough = options.unroll.parts == 1
                              ? options.mesh.pp - options.stage + 1
                              : 2 * options.mesh.pp;
-  const bool hasMore = options.chunks > enough && !options.allForwardsFirst;
+  const bool hasMore =
+      options.unroll.chunks > enough && !options.unroll.allForwardsFirst;
   chosen.chunks = hasMore ? enough : 0;
   const bool explains = std::exchange(explainsLimit, explainsLimit && !hasMore);
   const bool isFitted = succeeded(fitMemory(*largest));

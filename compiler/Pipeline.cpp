@@ -13,6 +13,21 @@
 using namespace mlir;
 using namespace qlora;
 
+/// Turns off the passes that run only if they are asked for.
+CompileOptions::CompileOptions() {
+  quantize.format = "";
+  loss.objective = "none";
+  compress.form = "no";
+}
+
+/// Sets the device that a pass estimates times for.
+template <typename PassOptions>
+static PassOptions onDevice(PassOptions pass, const CompileOptions &options) {
+  pass.target = options.target;
+  pass.profile = options.deviceProfile;
+  return pass;
+}
+
 //===----------------------------------------------------------------------===//
 // adapt: from any model to the model to train
 //===----------------------------------------------------------------------===//
@@ -45,59 +60,42 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
 static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
                        const MemoryBudget &) {
   // quantize-base must run before adapters are added, which stay unquantized.
-  if (!options.quantizedFormat.empty()) {
-    QuantizeBaseOptions quantize;
-    quantize.format = options.quantizedFormat;
-    quantize.block = options.block;
-    quantize.doubleQuant = options.doubleQuant;
-    quantize.experts = options.quantizeExperts;
-    pm.addPass(createQuantizeBase(quantize));
-  }
+  if (!options.quantize.format.empty())
+    pm.addPass(createQuantizeBase(options.quantize));
   // round-activations must run before adapters are added, whose matmuls read x
   // unrounded, and before attach-loss copies the model.
   if (options.int8Threshold)
     pm.addPass(createRoundActivations({*options.int8Threshold}));
   // attach-loss copies the model as the reference model, so it must run before
   // passes that change the model for training.
-  if (options.objective != "none") {
-    AttachLossOptions objective;
-    objective.objective = options.objective;
-    objective.beta = options.beta;
-    objective.mismatched = options.linesOfRow == 2;
-    objective.desirableWeight = options.desirableWeight;
-    objective.undesirableWeight = options.undesirableWeight;
-    pm.addPass(createAttachLoss(objective));
+  if (options.loss.objective != "none") {
+    AttachLossOptions loss = options.loss;
+    loss.mismatched = options.linesOfRow == 2;
+    pm.addPass(createAttachLoss(loss));
   }
-  if (options.noiseAlpha != 0) {
-    AddNoiseOptions noise;
-    noise.alpha = options.noiseAlpha;
-    pm.addPass(createAddNoise(noise));
-  }
-  if (!options.trainsAll)
+  if (options.noise.alpha != 0)
+    pm.addPass(createAddNoise(options.noise));
+  if (!options.trained.all)
     buildAdapters(pm, options);
-  MarkTrainableOptions weights;
-  weights.modules = options.trainsAll ? "[]" : options.lora.modulesToSave;
-  weights.all = options.trainsAll && options.trains;
-  weights.bias = options.bias;
-  weights.loraPlusRatio = options.loraPlusRatio;
-  weights.optimizer = options.optimizer;
-  pm.addPass(createMarkTrainable(weights));
+  MarkTrainableOptions trained = options.trained;
+  trained.modules = trained.all ? "[]" : options.lora.modulesToSave;
+  trained.all = trained.all && options.trains;
+  pm.addPass(createMarkTrainable(trained));
   // fuse-lora must run before build-train-step, to fuse the backward too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
   // specialize-shapes follows all passes that accept dynamic sequence lengths.
   SpecializeShapesOptions shapes;
-  shapes.batch = options.batch / options.chunks * options.linesOfRow;
+  shapes.batch = options.batch / options.unroll.chunks * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   if (options.generationRows > 0)
     shapes.generation = {options.generationRows, options.prefillTokens};
   pm.addPass(createSpecializeShapes(shapes));
-  pm.addPass(
-      createBuildGeneration({options.generationLength, options.cacheType}));
+  pm.addPass(createBuildGeneration(options.generation));
   // stack-adapters must see all linears of an adapter, and nothing sharded.
-  pm.addPass(createStackAdapters({options.maxAdapters}));
+  pm.addPass(createStackAdapters(options.stacked));
   // These passes must run before build-train-step, which differentiates the
   // computation of one rank.
   pm.addPass(createShardMatmuls({options.mesh.tp}));
@@ -111,16 +109,12 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   divide.ranks = std::max(options.mesh.fsdp, options.mesh.zero2);
   divide.adapters = options.mesh.zero2 > 1;
   pm.addPass(createShardTrainable(divide));
-  PartitionPipelineOptions cut;
-  cut.stages = options.mesh.pp;
-  cut.parts = options.stageParts;
-  cut.stage = options.stage;
-  cut.speeds.assign(options.stageSpeeds.begin(), options.stageSpeeds.end());
-  cut.deviceMap = options.deviceMap;
-  cut.memoryLimit = options.memoryLimit;
-  cut.target = options.target;
-  cut.profile = options.deviceProfile;
-  pm.addPass(createPartitionPipeline(cut));
+  PartitionPipelineOptions pipeline = onDevice(options.pipeline, options);
+  pipeline.stages = options.mesh.pp;
+  pipeline.stage = options.stage;
+  pipeline.parts = options.unroll.parts;
+  pipeline.memoryLimit = options.memoryLimit;
+  pm.addPass(createPartitionPipeline(pipeline));
 }
 
 //===----------------------------------------------------------------------===//
@@ -142,23 +136,19 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 /// Adds the passes over a whole batch. Earlier passes see only one chunk of it.
 static void buildExchange(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  UnrollMicroBatchesOptions unroll;
-  unroll.chunks = budget.chunks ? budget.chunks : options.chunks;
+  UnrollMicroBatchesOptions unroll = options.unroll;
   unroll.lines = options.linesOfRow;
-  unroll.parts = options.stageParts;
-  unroll.allForwardsFirst = options.allForwardsFirst;
+  if (budget.chunks)
+    unroll.chunks = budget.chunks;
   pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
   // bucket-gradients groups gradients in the order in which they finish.
-  BucketGradientsOptions buckets;
-  buckets.gradientBuckets = options.isEnabled("bucket-gradients")
-                                ? options.gradientBuckets
-                                : int64_t(1);
+  BucketGradientsOptions buckets = options.gradients;
+  if (!options.isEnabled("bucket-gradients"))
+    buckets.gradientBuckets = 1;
   pm.addPass(createBucketGradients(buckets));
-  if (options.gradientForm != "no") {
-    CompressGradientsOptions compress;
-    compress.form = options.gradientForm;
+  if (options.compress.form != "no") {
+    CompressGradientsOptions compress = options.compress;
     compress.ranks = std::max<int64_t>(1, options.runRanks);
-    compress.rank = options.gradientRank;
     compress.feedback = options.isEnabled("error-feedback");
     pm.addPass(createCompressGradients(compress));
     pm.addNestedPass<train::StepOp>(
@@ -178,30 +168,23 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // offload-activations must run before rematerialize, so that recomputed ops
   // can read offloaded values.
   if (budget.copiedValues != "none") {
-    OffloadActivationsOptions offload;
+    auto offload = onDevice(OffloadActivationsOptions(), options);
     offload.values = budget.copiedValues;
     offload.blocks = options.checkpointing;
     offload.weights = budget.offloadBase ? options.mesh.fsdp : 0;
-    offload.target = options.target;
-    offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
   }
   // rematerialize must run before fuse-rows, while every value has its own op.
-  RematerializeOptions remat;
+  auto remat = onDevice(RematerializeOptions(), options);
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
-  remat.target = options.target;
-  remat.profile = options.deviceProfile;
   if (options.isEnabled("rematerialize"))
     pm.addNestedPass<train::StepOp>(createRematerialize(remat));
   // plan-dequant follows rematerialize: recomputed uses can share a decode.
-  PlanDequantOptions dequant;
-  dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
-                     ? options.dequantizeForm
-                     : std::string("tiled");
+  PlanDequantOptions dequant = onDevice(options.dequant, options);
+  if (!options.isEnabled("plan-dequant") || budget.onlyPanels)
+    dequant.form = "tiled";
   dequant.residentBytes = budget.residentBytes;
-  dequant.target = options.target;
-  dequant.profile = options.deviceProfile;
   pm.addPass(createPlanDequant(dequant));
   // concat-siblings needs plan-dequant's choice of weights decoded to scratch.
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
@@ -211,10 +194,9 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createReorderAccumulation());
   // The next two passes must know where each weight is read, and in which form.
-  ShardVocabularyOptions tables;
+  ShardVocabularyOptions tables = options.vocabulary;
   tables.shards = options.mesh.fsdp;
   tables.offloadTables = budget.offloadTables;
-  tables.form = options.shardEmbeddings;
   pm.addPass(createShardVocabulary(tables));
   PlaceFrozenWeightsOptions shards;
   shards.shards = options.mesh.fsdp;
@@ -239,18 +221,14 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
 
 static void buildProgram(OpPassManager &pm, const CompileOptions &options,
                          const MemoryBudget &budget) {
-  LowerToProgramOptions lower;
-  lower.offloadStates = options.offloadStates;
-  pm.addPass(createLowerToProgram(lower));
+  pm.addPass(createLowerToProgram(options.lower));
   // select-kernels adds workspaces, which plan-memory must include.
   SelectKernelsOptions select;
   select.target = options.target;
   select.workspaces = budget.workspaces;
   pm.addPass(createSelectKernels(select));
   // plan-memory must know the queues: concurrent commands cannot share memory.
-  AssignQueuesOptions queues;
-  queues.target = options.target;
-  queues.profile = options.deviceProfile;
+  auto queues = onDevice(AssignQueuesOptions(), options);
   queues.inOrder = budget.inOrder || !options.isEnabled("assign-queues");
   pm.addPass(createAssignQueues(queues));
   pm.addPass(createPlanMemory());
@@ -269,15 +247,15 @@ void qlora::registerPhases() {
   CompileOptions options;
   options.target = "cuda";
   options.lengths = {32};
-  options.quantizedFormat = "llm_int8";
+  options.quantize.format = "llm_int8";
   options.int8Threshold = 6;
   options.loraActivations = "int8";
-  options.objective = "dpo";
+  options.loss.objective = "dpo";
   options.linesOfRow = 2;
-  options.noiseAlpha = 5;
+  options.noise.alpha = 5;
   options.mesh.fsdp = 2;
   options.sequenceParallel = true;
-  options.gradientForm = "int8";
+  options.compress.form = "int8";
   options.runRanks = 2;
   MemoryBudget budget;
   budget.copiedValues = "hidden";

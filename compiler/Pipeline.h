@@ -20,74 +20,62 @@
 
 namespace qlora {
 
-/// Options of a compile, already checked for contradictions. LoRA options with
-/// lists or dictionaries are JSON strings, as in the pass options.
+/// Options of a compile, already checked for contradictions: those of passes,
+/// which Passes.td describes, and those that more than one pass needs. LoRA
+/// options with lists or dictionaries are JSON strings, as in the pass options.
 struct CompileOptions {
+  CompileOptions();
+
   std::string target = "cpu"; ///< cpu or cuda
+  std::string deviceProfile;  ///< path; empty: the shipped default
+  ParallelMesh mesh;
+  int64_t runRanks = 0;    ///< ranks of the run; 0: any number
+  int64_t stage = 0;       ///< pipeline stage to compile, a separate program
+  int64_t memoryLimit = 0; ///< bytes per rank; 0: no limit
+  int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: no limit
+  bool remarks = false;        ///< for the final plan, not for attempts
+  /// Disabled optimizations, by pass name.
+  std::set<std::string> disabled;
+
   bool trains = true; ///< false: only entries of generation; needs them
   int64_t batch = 1; ///< rows of a micro-batch
   int64_t linesOfRow = 1; ///< sequences of a row, according to the objective
   std::vector<int64_t> lengths; ///< tokens of a row, one per variant
   std::vector<int64_t> buckets; ///< tokens of a sequence, for step packing
-  int64_t generationRows = 0;   ///< rows of a decode; 0: no generation
-  int64_t generationLength = 0; ///< tokens of a row in generation
-  int64_t prefillTokens = 64;   ///< tokens of a prefill
-  std::string cacheType = "auto"; ///< a value of build-generation
-  /// Adapters among which a row of a generation chooses; 0: the adapter of
-  /// `lora`. Only without training.
-  int64_t maxAdapters = 0;
   std::string computeType = "bfloat16";
-  /// Storage of values that only weight gradients read: auto (exact) or int8.
-  std::string loraActivations = "auto";
-  /// Format (a name in kStoredFormats) for weights that are not quantized in
-  /// the model files. If empty, these weights stay unquantized.
-  std::string quantizedFormat;
-  bool quantizeExperts = false; ///< only with a quantizedFormat
+  int64_t generationRows = 0; ///< rows of a decode; 0: no generation
+  int64_t prefillTokens = 64; ///< tokens of a prefill
+  BuildGenerationOptions generation;
+  StackAdaptersOptions stacked; ///< only without training
+
+  QuantizeBaseOptions quantize; ///< no format: weights stay as in the files
   /// If set, LLM.int8 matmuls also round their inputs to int8, except columns
   /// with a value of at least this magnitude (0: no exception).
   std::optional<double> int8Threshold;
-  int64_t block = 64; ///< values that share a quantization scale
-  bool doubleQuant = false;
-  std::string objective = "none"; ///< none, or a value of attach-loss
-  double beta = 0.1;
-  double desirableWeight = 1, undesirableWeight = 1;
+  AttachLossOptions loss; ///< objective "none": the loss of the model
+  AddNoiseOptions noise;
   AttachAdaptersOptions lora;
-  std::vector<int64_t> trainedTokens; ///< token ids; empty: none
-  std::string bias = "none"; ///< trainable base biases: none, all or lora_only
-  bool trainsAll = false; ///< full fine-tuning, without adapters
-  double loraPlusRatio = 1;
-  double noiseAlpha = 0; ///< NEFTune
-  std::string optimizer = "adamw_torch";
   std::string targetParameters = "[]";
-  int64_t memoryLimit = 0; ///< bytes per rank; 0: no limit
-  int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: no limit
+  std::vector<int64_t> trainedTokens; ///< token ids; empty: none
+  MarkTrainableOptions trained; ///< `all`: full fine-tuning, without adapters
+
+  bool sequenceParallel = false; ///< tp ranks also shard the tokens
+  PartitionPipelineOptions pipeline;
+  UnrollMicroBatchesOptions unroll; ///< chunks of a micro-batch in a pipeline
+  BucketGradientsOptions gradients;
+  CompressGradientsOptions compress; ///< form "no": not compressed
+
+  bool checkpointing = false;
+  /// Storage of values that only weight gradients read: auto (exact) or int8.
+  std::string loraActivations = "auto";
   std::string offloadEmbedding = "auto"; ///< auto, true or false
-  bool offloadBase = false;   ///< frozen weights, gathered from host memory
-  bool offloadStates = false; ///< optimizer states, updated in host memory
+  bool offloadBase = false; ///< frozen weights, gathered from host memory
   bool offloadActivations = false; ///< keeps saved values in host memory
   /// Which saved values are offloaded: auto or all.
   std::string offloadActivationsPolicy = "auto";
-  ParallelMesh mesh;
-  bool sequenceParallel = false; ///< tp ranks also shard the tokens
-  int64_t stage = 0;        ///< pipeline stage to compile, a separate program
-  int64_t stageParts = 1;   ///< virtual stages per stage (PipelineOrder.h)
-  std::vector<int64_t> stageSpeeds; ///< relative speed per stage; empty: equal
-  std::string deviceMap = "balanced"; ///< a value of partition-pipeline
-  int64_t chunks = 1; ///< chunks of a micro-batch in a pipeline
-  bool allForwardsFirst = false; ///< GPipe's order instead of 1F1B
-  /// Whether fsdp ranks compute with their own rows of the embedding and the LM
-  /// head: auto, true or false.
-  std::string shardEmbeddings = "auto";
-  bool checkpointing = false;
-  std::string deviceProfile; ///< path; empty: the shipped default
-  std::string dequantizeForm = "auto";
-  int64_t gradientBuckets = 4;
-  std::string gradientForm = "no"; ///< compression: bf16, int8, power_sgd
-  int64_t gradientRank = 1; ///< rank of power_sgd
-  int64_t runRanks = 0; ///< ranks of the run; 0: any number
-  bool remarks = false; ///< for the final plan, not for attempts
-  /// Disabled optimizations, by pass name.
-  std::set<std::string> disabled;
+  LowerToProgramOptions lower;
+  PlanDequantOptions dequant;
+  ShardVocabularyOptions vocabulary;
 
   bool isEnabled(const char *pass) const { return !disabled.count(pass); }
 };

@@ -32,10 +32,10 @@ static Status checkEntries(const Options &o, const CompileOptions &c) {
 Status fillGeneration(const Options &o, CompileOptions &c) {
   const std::string entries = o.text("entries");
   c.generationRows = entries == "train" ? 0 : o.integer("generation_batch");
-  c.generationLength = o.integer("generation_length");
+  c.generation.entries = o.integer("generation_length");
   c.prefillTokens =
-      std::min<int64_t>(o.integer("prefill_chunk_size"), c.generationLength);
-  c.cacheType = o.text("kv_cache_dtype");
+      std::min<int64_t>(o.integer("prefill_chunk_size"), c.generation.entries);
+  c.generation.cacheType = o.text("kv_cache_dtype");
   if (entries == "generate" || entries == "both")
     QLORA_RETURN_IF_ERROR(checkEntries(o, c));
   if (c.generationRows == 0)
@@ -52,8 +52,8 @@ Status fillGeneration(const Options &o, CompileOptions &c) {
 }
 
 Status fillAdapterChoice(const Options &o, CompileOptions &c) {
-  c.maxAdapters = o.integer("max_loras");
-  if (c.maxAdapters == 0)
+  c.stacked.adapters = o.integer("max_loras");
+  if (c.stacked.adapters == 0)
     return Status::ok();
   if (c.trains)
     return Status::invalid("{} needs --entries generate; add that",

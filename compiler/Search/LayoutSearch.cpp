@@ -189,7 +189,7 @@ LogicalResult findLayout(ModuleOp model, PlanSettings &settings,
       settings.compile.generationRows > 0 ? 0 : expertsOf(model);
   std::vector<Layout> layouts;
   for (const ParallelMesh &mesh : ParallelMesh::candidates(
-           settings.ranks, settings.compile.trainsAll, experts)) {
+           settings.ranks, settings.compile.trained.all, experts)) {
     FailureOr<Layout> layout = planLayout(model, settings, plan, mesh);
     if (failed(layout))
       return failure();

@@ -19,7 +19,7 @@ Status fillOffload(const Options &o, CompileOptions &c) {
     else if (name == "base")
       c.offloadBase = true;
     else if (name == "optimizer")
-      c.offloadStates = true;
+      c.lower.offloadStates = true;
     else if (name == "activations")
       c.offloadActivations = true;
     else
@@ -34,7 +34,7 @@ Status checkOffload(const PlanSettings &settings) {
   const CompileOptions &c = settings.compile;
   const auto traits = targetTraits(c.target);
   const bool hasOneMemory = traits && !traits->offloadsTables;
-  if ((c.offloadBase || c.offloadStates || c.offloadActivations) &&
+  if ((c.offloadBase || c.lower.offloadStates || c.offloadActivations) &&
       hasOneMemory)
     return Status::invalid(
         "--offload needs --target cuda: a CPU has one memory; remove it");
@@ -48,7 +48,7 @@ Status checkOffload(const PlanSettings &settings) {
     return Status::invalid("--offload activations does not work with "
                            "--parallel {} yet; remove one",
                            settings.options.text("parallel"));
-  if (c.offloadBase && c.trainsAll)
+  if (c.offloadBase && c.trained.all)
     return Status::invalid("--offload base moves frozen weights, but "
                            "--finetuning-type full has none; remove it");
   return Status::ok();

@@ -26,9 +26,9 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
   if (c.mesh.pp == 1) {
     const std::string_view said =
         o.integer("num_micro_batches") > 1 ? "num_micro_batches"
-        : c.allForwardsFirst               ? "pipeline_schedule"
-        : c.stageParts > 1 ? "num_virtual_stages_per_pipeline_rank"
-                           : "";
+        : c.unroll.allForwardsFirst        ? "pipeline_schedule"
+        : c.unroll.parts > 1 ? "num_virtual_stages_per_pipeline_rank"
+                             : "";
     return said.empty()
                ? Status::ok()
                : Status::invalid(
@@ -43,7 +43,7 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
     return Status::invalid(
         "--auto-find-batch-size does not work with --parallel pp yet; set "
         "--per-device-train-batch-size");
-  if (c.stageParts > 1 && c.deviceMap != "balanced")
+  if (c.unroll.parts > 1 && c.pipeline.deviceMap != "balanced")
     return Status::invalid("--device-map places layers on GPUs, but {} assigns "
                            "each GPU several stages; remove one",
                            o.spelling("num_virtual_stages_per_pipeline_rank"));
@@ -54,9 +54,9 @@ Status fillChunks(const Options &o, CompileOptions &c) {
   // Chunks per stage: the pipeline is then idle for at most a fifth of a step.
   constexpr int64_t kForEachStage = 4;
   const int64_t asked = o.integer("num_micro_batches");
-  c.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
-  c.stageParts = o.integer("num_virtual_stages_per_pipeline_rank");
-  c.chunks = 1;
+  c.unroll.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
+  c.unroll.parts = o.integer("num_virtual_stages_per_pipeline_rank");
+  c.unroll.chunks = 1;
   QLORA_RETURN_IF_ERROR(checkPipeline(o, c));
   if (c.mesh.pp == 1)
     return Status::ok();
@@ -65,34 +65,36 @@ Status fillChunks(const Options &o, CompileOptions &c) {
         "{} {} does not divide the {} rows of a micro-batch; use a "
         "--per-device-train-batch-size that is a multiple of it",
         o.spelling("num_micro_batches"), asked, c.batch);
-  const int64_t unit = c.stageParts > 1 ? c.mesh.pp : 1;
-  c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.mesh.pp);
-  while (asked == 0 && c.chunks > 0 &&
-         (c.batch % c.chunks != 0 || c.chunks % unit != 0))
-    --c.chunks;
+  const int64_t unit = c.unroll.parts > 1 ? c.mesh.pp : 1;
+  c.unroll.chunks =
+      asked > 0 ? asked : std::min(c.batch, kForEachStage * c.mesh.pp);
+  while (asked == 0 && c.unroll.chunks > 0 &&
+         (c.batch % c.unroll.chunks != 0 || c.unroll.chunks % unit != 0))
+    --c.unroll.chunks;
   const std::string parts = o.spelling("num_virtual_stages_per_pipeline_rank");
-  if (c.chunks == 0)
+  if (c.unroll.chunks == 0)
     return Status::invalid(
         "{} {} needs a number of chunks that is a multiple of the {} stages, "
         "but a micro-batch has {} rows; use a --per-device-train-batch-size "
         "that is a multiple of {}",
-        parts, c.stageParts, c.mesh.pp, c.batch, c.mesh.pp);
-  if (c.chunks % unit != 0)
+        parts, c.unroll.parts, c.mesh.pp, c.batch, c.mesh.pp);
+  if (c.unroll.chunks % unit != 0)
     return Status::invalid(
         "{} {} needs a number of chunks that is a multiple of the {} stages, "
         "but {} is {}; use a multiple",
-        parts, c.stageParts, c.mesh.pp, o.spelling("num_micro_batches"), asked);
-  return c.chunks > 1 ? checkChunks(o) : Status::ok();
+        parts, c.unroll.parts, c.mesh.pp, o.spelling("num_micro_batches"),
+        asked);
+  return c.unroll.chunks > 1 ? checkChunks(o) : Status::ok();
 }
 
 Status checkStageSpeeds(const CompileOptions &c, int64_t stages) {
-  if (c.stageSpeeds.empty())
+  if (c.pipeline.speeds.empty())
     return Status::ok();
-  if (std::ssize(c.stageSpeeds) != stages)
+  if (std::ssize(c.pipeline.speeds) != stages)
     return Status::invalid(
         "--stage-speeds: expects one number for each stage; there {} {}",
         stages == 1 ? "is" : "are", stages);
-  if (c.deviceMap != "balanced")
+  if (c.pipeline.deviceMap != "balanced")
     return Status::invalid("--stage-speeds balances layers, but --device-map "
                            "places them; remove one");
   return Status::ok();

@@ -92,8 +92,8 @@ static LongestRow longestRow(const CompilerSettings &settings) {
   LongestRow longest = {"--max-length", 0};
   for (int64_t length : compile.lengths)
     longest.tokens = std::max(longest.tokens, length);
-  if (compile.generationRows > 0 && compile.generationLength > longest.tokens)
-    longest = {"--generation-length", compile.generationLength};
+  if (compile.generationRows > 0 && compile.generation.entries > longest.tokens)
+    longest = {"--generation-length", compile.generation.entries};
   return longest;
 }
 
@@ -174,7 +174,7 @@ static std::string shapesText(const CompileOptions &compile) {
     return fmt::format("batch {} x {} tokens", compile.batch,
                        fmt::join(compile.lengths, ", "));
   return fmt::format("generates {} x {} tokens", compile.generationRows,
-                     compile.generationLength);
+                     compile.generation.entries);
 }
 
 std::string compileSummary(ArrayRef<ModuleOp> programs,

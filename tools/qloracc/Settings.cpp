@@ -99,20 +99,20 @@ std::string initName(const std::string &choice, bool isB) {
 Status fillGradients(CompilerSettings &settings) {
   CompileOptions &c = settings.compile;
   const Options &o = settings.options;
-  c.gradientForm = o.text("ddp_comm_hook");
-  c.gradientRank = o.integer("powersgd_rank");
-  if (c.gradientForm != "power_sgd" && o.isGiven("powersgd_rank"))
+  c.compress.form = o.text("ddp_comm_hook");
+  c.compress.rank = o.integer("powersgd_rank");
+  if (c.compress.form != "power_sgd" && o.isGiven("powersgd_rank"))
     return Status::invalid(
         "{} needs --ddp-comm-hook power_sgd; add that, or remove it",
         o.spelling("powersgd_rank"));
-  if (c.gradientForm == "no")
+  if (c.compress.form == "no")
     return Status::ok();
   const std::string given =
-      fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.gradientForm);
+      fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.compress.form);
   if (c.mesh.pp > 1 || c.mesh.ep > 1 || settings.findsLayout)
     return Status::invalid("{} does not work with --parallel {}; remove one",
                            given, o.text("parallel"));
-  if (c.gradientForm == "bf16")
+  if (c.compress.form == "bf16")
     return Status::ok();
   if (settings.ranks < 2)
     return Status::invalid("{} needs the number of ranks, two or more; set it: "
@@ -144,7 +144,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
         "--device-map {} needs to know how many GPUs there are; "
         "add --ranks N, or --parallel pp=N",
         map);
-  settings.compile.deviceMap = mapped.map;
+  settings.compile.pipeline.deviceMap = mapped.map;
   QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, mapped.mesh.pp));
   // If --device-map determines the stages, record them as --parallel.
   if (!map.empty())
@@ -173,24 +173,24 @@ Status fillTarget(const Options &own, CompilerSettings &settings) {
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
-  c.stageSpeeds = own.lengths("stage_speeds");
+  llvm::append_range(c.pipeline.speeds, own.lengths("stage_speeds"));
   QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // before fillShape()
-  c.trainsAll = o.text("finetuning_type") == "full";
+  c.trained.all = o.text("finetuning_type") == "full";
   QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
   QLORA_RETURN_IF_ERROR(fillGeneration(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
-  c.quantizedFormat = o.quantizedFormat();
+  c.quantize.format = o.quantizedFormat();
   if (o.text("llm_int8_activations") == "int8")
     c.int8Threshold = o.number("llm_int8_threshold");
-  c.block = o.integer("bnb_4bit_blocksize");
-  c.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
-  c.objective = o.text("rl");
-  c.beta = o.number("beta");
+  c.quantize.block = o.integer("bnb_4bit_blocksize");
+  c.quantize.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
+  c.loss.objective = o.text("rl");
+  c.loss.beta = o.number("beta");
   c.linesOfRow = o.linesOfRow();
-  c.desirableWeight = o.number("desirable_weight");
-  c.undesirableWeight = o.number("undesirable_weight");
+  c.loss.desirableWeight = o.number("desirable_weight");
+  c.loss.undesirableWeight = o.number("undesirable_weight");
   c.lora.rank = o.integer("lora_r");
   c.lora.alpha = o.number("lora_alpha");
   c.lora.dropout = o.number("lora_dropout");
@@ -204,11 +204,11 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.lora.rankPattern = dumpJson(o.value("lora_rank_pattern"));
   c.lora.alphaPattern = dumpJson(o.value("lora_alpha_pattern"));
   c.targetParameters = dumpJson(o.value("target_parameters"));
-  c.quantizeExperts = o.boolean("quantize_moe_experts");
-  c.loraPlusRatio = o.number("loraplus_lr_ratio");
-  c.noiseAlpha = o.number("neftune_noise_alpha");
-  c.bias = o.text("bias");
-  c.optimizer = o.text("optim");
+  c.quantize.experts = o.boolean("quantize_moe_experts");
+  c.trained.loraPlusRatio = o.number("loraplus_lr_ratio");
+  c.noise.alpha = o.number("neftune_noise_alpha");
+  c.trained.bias = o.text("bias");
+  c.trained.optimizer = o.text("optim");
   c.lora.modulesToSave = dumpJson(o.value("modules_to_save"));
   c.trainedTokens = o.lengths("trainable_token_indices");
   c.lora.initA = initName(o.text("init_lora_weights"), false);
@@ -219,11 +219,11 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   QLORA_RETURN_IF_ERROR(fillOffload(o, c));
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
-  c.dequantizeForm = own.text("dequantize");
-  c.shardEmbeddings = own.text("shard_embeddings");
+  c.dequant.form = own.text("dequantize");
+  c.vocabulary.form = own.text("shard_embeddings");
   c.offloadActivationsPolicy = own.text("offload_activations_policy");
   c.sequenceParallel = own.boolean("sequence_parallel");
-  c.gradientBuckets = own.integer("gradient_buckets");
+  c.gradients.gradientBuckets = own.integer("gradient_buckets");
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")
     return Status::invalid(

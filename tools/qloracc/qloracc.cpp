@@ -155,8 +155,8 @@ void Compile::recordOptions(ModuleOp module) {
     facts["restart_length"] = length.getInt();
   if (adaptsInOut(module, settings.options))
     facts["adapts_in_out"] = true;
-  if (settings.compile.chunks > 1)
-    facts["chunks"] = settings.compile.chunks;
+  if (settings.compile.unroll.chunks > 1)
+    facts["chunks"] = settings.compile.unroll.chunks;
   nlohmann::ordered_json recorded = settings.options.recorded(facts);
   // The model is in the imported folder, unless the user gave another.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");

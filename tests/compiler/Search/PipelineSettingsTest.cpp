@@ -27,17 +27,17 @@ struct Chunks : testing::Test {
 
 TEST_F(Chunks, AreAtMostFourPerStageAndDivideTheRows) {
   ASSERT_TRUE(fill(1, 64).isOk());
-  EXPECT_EQ(compile.chunks, 1);
+  EXPECT_EQ(compile.unroll.chunks, 1);
   ASSERT_TRUE(fill(2, 64).isOk());
-  EXPECT_EQ(compile.chunks, 8);
+  EXPECT_EQ(compile.unroll.chunks, 8);
   ASSERT_TRUE(fill(2, 9).isOk());
-  EXPECT_EQ(compile.chunks, 3);
+  EXPECT_EQ(compile.unroll.chunks, 3);
 }
 
 TEST_F(Chunks, AreAMultipleOfTheStagesIfStagesAreVirtual) {
   give("num_virtual_stages_per_pipeline_rank", "2");
   ASSERT_TRUE(fill(2, 10).isOk());
-  EXPECT_EQ(compile.chunks, 2);
+  EXPECT_EQ(compile.unroll.chunks, 2);
   EXPECT_THAT(fill(2, 9).message(), HasSubstr("a micro-batch has 9 rows"));
 }
 

@@ -47,7 +47,7 @@
 // read from the host, and 2 * 9,344 + 32,768 bytes of weights, which are copied
 // to the GPU by the same ops that gather shards.
 // BASE: module attributes {{.*}}gathers = 5 {{.*}}host_bytes = 116992 {{.*}}piece_bytes = 0
-// BASE-NOT: program.shards
+// BASE-NOT: #model.mesh
 // BASE-DAG: model.parameter @w0 {{.*}}on_host
 // BASE-DAG: model.parameter @table {{.*}}on_host
 // BASE-DAG: model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}

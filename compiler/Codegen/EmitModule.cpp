@@ -201,12 +201,12 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  const qlora_mesh mesh = meshOf(module);
+  const qlora_mesh mesh = model::meshOf(module);
   row += fmt::format(".long {}\n", cudaVersion);
 #define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
   row += fmt::format(".long {}\n", mesh.NAME);
 #include "runtime/ABI/Enums.def"
-  row += fmt::format(".long {}, {}\n", stage, runRanksOf(module));
+  row += fmt::format(".long {}, {}\n", stage, model::runRanksOf(module));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
   return row + fmt::format(".quad {}\n",

@@ -325,7 +325,7 @@ static Value buildStart(OpBuilder &b, DetachedOp op) {
 /// all-reduce over the stages adds the other values.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
-  const bool isPipeline = model::meshOf(getOperation()).pp > 1;
+  const bool isPipeline = meshOf(getOperation()).pp > 1;
   DenseMap<Attribute, DetachedOp> starts;
   for (auto op : function.getOps<DetachedOp>())
     if (FlatSymbolRefAttr started = op.getStartedAttr())
@@ -366,7 +366,7 @@ void BuildTrainStepPass::runOnOperation() {
   if (pieces > 1)
     setAxis(module, &qlora_mesh::zero1, pieces);
   if (runRanks > 0)
-    module->setAttr(model::kRunRanksAttr,
+    module->setAttr(kRunRanksAttr,
                     Builder(&getContext()).getI64IntegerAttr(runRanks));
   if (failed(qlora::checkDivision(module)))
     return signalPassFailure();

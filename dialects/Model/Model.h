@@ -18,6 +18,7 @@
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
+#include "runtime/ABI/collective.h"
 #include "runtime/ABI/kernel.h"
 
 #include "dialects/Model/ModelDialect.h.inc"

@@ -139,9 +139,9 @@ static constexpr uint32_t qlora_mesh::*kSizes[] = {
 
 qlora_mesh qlora::model::meshOf(Operation *module) {
   qlora_mesh mesh;
-  auto attribute = module->getAttrOfType<MeshAttr>(kMeshAttr);
-  for (auto [i, size] : llvm::enumerate(kSizes))
-    mesh.*size = attribute ? attribute.getSizes()[i] : 1;
+  if (auto attribute = module->getAttrOfType<MeshAttr>(kMeshAttr))
+    for (auto [axis, size] : llvm::zip_equal(kSizes, attribute.getSizes()))
+      mesh.*axis = size;
   return mesh;
 }
 
@@ -182,7 +182,7 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
     const auto *axis = llvm::find(kAxes, name);
     if (axis == std::end(kAxes))
       return parser.emitError(loc, "expected an axis: ")
-             << llvm::join(kAxes, ", ");
+             << llvm::join(ArrayRef(kAxes), ", ");
     int64_t &size = sizes[axis - std::begin(kAxes)];
     if (parser.parseInteger(size))
       return failure();

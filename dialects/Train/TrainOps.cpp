@@ -48,8 +48,8 @@ int64_t qlora::train::flatElements(ParameterOp parameter) {
 
 /// Returns the number that must divide the rows of each group.
 static int64_t flatPiecesOf(Operation *module) {
-  return std::lcm(int64_t(model::meshOf(module).zero1),
-                  std::max<int64_t>(1, model::runRanksOf(module)));
+  return std::lcm(int64_t(meshOf(module).zero1),
+                  std::max<int64_t>(1, runRanksOf(module)));
 }
 
 SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {

@@ -25,7 +25,11 @@ enum qlora_group {
 /* Ranks along each axis of --parallel: 1 to 65535. A run with more ranks than
  * the mesh repeats it for data parallelism. */
 typedef struct qlora_mesh {
+#ifdef __cplusplus
+#define QLORA_AXIS(NAME, GROUP, WORDS) uint32_t NAME = 1;
+#else
 #define QLORA_AXIS(NAME, GROUP, WORDS) uint32_t NAME;
+#endif
 #include "runtime/ABI/Enums.def"
 } qlora_mesh;
 

@@ -31,11 +31,6 @@ static constexpr Axis kAxes[] = {
 #include "runtime/ABI/Enums.def"
 };
 
-ParallelMesh::ParallelMesh() : qlora_mesh() {
-  for (const Axis &axis : kAxes)
-    this->*axis.ranks = 1;
-}
-
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
                       int64_t ranks) {
   if (name == "dp")

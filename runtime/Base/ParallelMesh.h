@@ -38,7 +38,7 @@ inline constexpr std::string_view kAutoParallel = "auto";
 
 /// A mesh of one rank, unless axes are set.
 struct ParallelMesh : qlora_mesh {
-  ParallelMesh();
+  ParallelMesh() = default;
   explicit ParallelMesh(const qlora_mesh &mesh) : qlora_mesh(mesh) {}
 
   /// Parses "fsdp=4"; "" or "none" is a mesh of one rank. kInvalidArgument

@@ -186,8 +186,9 @@ StatusOr<LossSums> Program::finishFloats() {
     read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
                   ? LossSums::Of::kPairs
                   : LossSums::Of::kAnswers;
-  for (qlora_binding_kind kind : sums)
+  for (qlora_binding_kind kind : sums) {
     QLORA_ASSIGN_OR_RETURN(read[kind], finishFloat());
+  }
   read[QLORA_RESULT_LOSS_SUM] += read.routers();
   return read;
 }

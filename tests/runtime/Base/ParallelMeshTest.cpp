@@ -20,7 +20,7 @@ TEST(ParallelMesh, ReadsAxes) {
   EXPECT_EQ(mesh->zero1, 1);
   const auto both = ParallelMesh::parse("zero1=2,fsdp=2");
   ASSERT_TRUE(both.isOk()) << both.status().message();
-  EXPECT_EQ(both->shards, 2);
+  EXPECT_EQ(both->fsdp, 2);
   EXPECT_EQ(both->zero1, 2);
   const auto tensor = ParallelMesh::parse("tp=65535,fsdp=1");
   ASSERT_TRUE(tensor.isOk()) << tensor.status().message();

@@ -25,7 +25,7 @@ static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
 /// work, although stages have made different numbers of sends.
 TEST(Pipeline, StagesSendAndReceive) {
   for (const auto &[size, stages] : {std::pair(4, 2), {4, 4}, {8, 4}})
-    runJob(size, GroupSizes({.pp = stages}), [](RankGroup &group) {
+    runJob(size, GroupSizes({.pp = uint32_t(stages)}), [](RankGroup &group) {
       Collectives &pipeline = group.collectives(QLORA_GROUP_PP);
       const int stage = pipeline.rank(), last = pipeline.size() - 1;
       const int column = group.rank() % (group.size() / pipeline.size());

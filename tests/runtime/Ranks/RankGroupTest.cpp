@@ -238,8 +238,8 @@ static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
 }
 
 TEST(RankGroup, ALossInOneRingEndsTheOther) {
-  loseOneOfFour({{QLORA_GROUP_FSDP, 2}}, QLORA_GROUP_FSDP);
-  loseOneOfFour({{QLORA_GROUP_TP, 2}}, QLORA_GROUP_TP);
+  loseOneOfFour(GroupSizes({.fsdp = 2}), QLORA_GROUP_FSDP);
+  loseOneOfFour(GroupSizes({.tp = 2}), QLORA_GROUP_TP);
 }
 
 TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {

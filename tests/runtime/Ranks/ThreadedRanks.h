@@ -86,7 +86,7 @@ inline void runJob(int size, const GroupSizes &mesh,
 /// states.
 inline void runJob(int size, int shards,
                    const std::function<void(RankGroup &)> &body) {
-  runJob(size, GroupSizes({.fsdp = shards}), body);
+  runJob(size, GroupSizes({.fsdp = uint32_t(shards)}), body);
 }
 
 } // namespace qlora

@@ -17,7 +17,7 @@
 // Shards are a third of 9,344 bytes (4-bit codes and scales), of 65,536 bytes
 // (a table) and of 32,768 bytes (bf16), rounded up to multiples of 64.
 // Trainable parameters and vectors are unsharded.
-// CHECK: module attributes {model.mesh = #model.mesh<fsdp = 3> {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
+// CHECK: module attributes {model.mesh = #model.mesh<fsdp = 3>, {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
 // CHECK-DAG: model.parameter @w0 {{.*}}piece = 3136
 // CHECK-DAG: model.parameter @table {{.*}}piece = 21888
 // CHECK-DAG: model.parameter @a : {{.*}}{init = "zero", trainable}

@@ -12,7 +12,7 @@
 // THREE: error: a sequence has 16 tokens, not divisible by --parallel cp=3; use a --max-length that is a multiple of 3
 // FOUR: error: 'model.attention' op has 2 query heads and 2 key-value heads with sinks, not divisible by --parallel cp=4; use a number that divides them
 
-// CHECK: module attributes {model.mesh = #model.mesh<cp = 2> {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
+// CHECK: module attributes {model.mesh = #model.mesh<cp = 2>, {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
 // Each rank has half of the tokens of both sequences.
 // CHECK-LABEL: func.func @two
 // CHECK-SAME: %[[IDS:.*]]: tensor<2x8xi32> {model.input = "ids"}, %{{.*}}: tensor<2x8xi32> {model.input = "targets"}, %[[POSITIONS:.*]]: tensor<2x8xi32> {model.input = "positions"}, %[[SEGMENTS:.*]]: tensor<2x8xi32> {model.input = "segments"}, %[[LENGTHS:.*]]: tensor<2x8xi32> {model.input = "lengths"}

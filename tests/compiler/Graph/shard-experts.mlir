@@ -17,7 +17,7 @@
 // ZERO: error: expects at least one expert-parallel rank, but got 0
 // THREE: error: 'model.sort_by_expert' op has 4 experts, not divisible by --parallel ep=3; use a number that divides them
 
-// CHECK: module attributes {model.mesh = #model.mesh<ep = 2> {{.*}}kept_whole = 1 : i64, ranks = 2 : i64, sliced_bytes = 16384 : i64, weights = 1 : i64, whole_bytes = 32768 : i64
+// CHECK: module attributes {model.mesh = #model.mesh<ep = 2>, {{.*}}kept_whole = 1 : i64, ranks = 2 : i64, sliced_bytes = 16384 : i64, weights = 1 : i64, whole_bytes = 32768 : i64
 // Frozen expert weights are sharded, except weights whose quantization blocks
 // do not fit a shard. Trainable parameters are not sharded.
 // CHECK: model.parameter @w1 : tensor<64x64xf32> {{.*}}slice = #model.slice<2, 0, [128]>

@@ -14,7 +14,7 @@
 // q is sharded by rows and o by columns; 8-bit scales become f32. Gate and up
 // are one weight, and each rank has a slice of both. Trainable parameters and
 // the norm over all columns are unsharded.
-// CHECK: module attributes {model.mesh = #model.mesh<tp = 2> {{.*}}ranks = 2 {{.*}}weights = 8
+// CHECK: module attributes {model.mesh = #model.mesh<tp = 2>, {{.*}}ranks = 2 {{.*}}weights = 8
 // CHECK-DAG: model.parameter @q : tensor<64x128x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 0, [128], true>
 // CHECK-DAG: model.parameter @o : tensor<128x64x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 1, [128], true>
 // CHECK-DAG: model.parameter @bias : tensor<64xf32> {{.*}}slice = #model.slice<2, 0, [128]>

@@ -5,7 +5,7 @@
 
 // All ranks have the residual. An all-to-all gives each rank its own tokens
 // from every rank; the rank uses the first copy.
-// CHECK: module attributes {model.mesh = #model.mesh<tp = 2> {{.*}}gathers = 1 {{.*}}scattered = 1
+// CHECK: module attributes {model.mesh = #model.mesh<tp = 2>, {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>
 // CHECK: %[[P:.*]] = model.linear %[[H]]

@@ -59,9 +59,9 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // RESULTS-DAG: %[[IDS:.*]] = program.buffer input offset 0 bytes 16
 // RESULTS-DAG: %[[LOSS:.*]] = program.buffer result offset 0 bytes 4
 // RESULTS-DAG: program.bind loss_sum %[[LOSS]]
-// RESULTS-DAG: %[[COUNT:.*]] = program.buffer result offset 64 bytes 4
+// RESULTS-DAG: %[[COUNT:.*]] = program.buffer result offset 4 bytes 4
 // RESULTS-DAG: program.bind label_count %[[COUNT]]
-// RESULTS-DAG: %[[CORRECT:.*]] = program.buffer result offset 192 bytes 16
+// RESULTS-DAG: %[[CORRECT:.*]] = program.buffer result offset 64 bytes 16
 // RESULTS-DAG: program.bind correct %[[CORRECT]]
 // RESULTS: program.launch @column_sum(%{{.*}}, %[[SUMS:[0-9]+]] {{[a-z_]+ [a-z0-9]+}})
 // RESULTS: %[[PART:.*]] = program.view %[[SUMS]] offset 4 bytes 4
@@ -85,7 +85,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 //--- overwrite.mlir
 // a is a result, so b adds to a copy of a.
 // OVERWRITE: program.entry evaluate
-// OVERWRITE: %[[NORM:.*]] = program.buffer result offset 128 bytes 4
+// OVERWRITE: %[[NORM:.*]] = program.buffer result offset 40 bytes 4
 // OVERWRITE: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[NORM]] write {{[a-z0-9]+}})
 // OVERWRITE: %[[B:.*]] = program.buffer activation bytes 4
 // OVERWRITE: program.launch @copy_rows(%[[NORM]] {{[a-z_]+ [a-z0-9]+}}, %[[B]] {{[a-z_]+ [a-z0-9]+}})

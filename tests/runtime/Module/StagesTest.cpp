@@ -87,9 +87,11 @@ TEST(Stages, FollowEachOther) {
   EXPECT_REFUSED(t.header.stage = 0,
                  "'demo': stage 1: it is numbered stage 0");
   EXPECT_REFUSED(t.header.mesh.pp = 3,
-                 "'demo': stage 1: stages is 3, but 2 in stage 0");
+                 "'demo': stage 1: its mesh is pp=3, but pp=2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
-  EXPECT_REFUSED(t.header.mesh.pp = 0, "'demo': stage 1: stage 1 of 0");
+  EXPECT_REFUSED(t.header.mesh.pp = 0,
+                 "'demo': stage 1: its mesh is not valid (--parallel: pp=0 is "
+                 "not 1 to 65535 ranks)");
   // The next stage of this stage is the stage itself.
   EXPECT_REFUSED(t.header.next_stage = &t.header,
                  "'demo': stage 1: another stage follows it, of 2");
@@ -104,8 +106,9 @@ TEST(Stages, FollowEachOther) {
 }
 
 TEST(Stages, HaveInCommonWhatAllRanksHave) {
-  EXPECT_REFUSED(t.header.mesh.fsdp = 2,
-                 "'demo': stage 1: shards is 2, but 1 in stage 0");
+  EXPECT_REFUSED(
+      t.header.mesh.fsdp = 2,
+      "'demo': stage 1: its mesh is fsdp=2,pp=2, but pp=2 in stage 0");
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA,
                  "'demo': stage 1: target is 1, but 0 in stage 0");
   EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 128,

@@ -254,12 +254,12 @@ enum qlora_binding_kind {
 };
 
 /* Values of an input or result: one; one per token or per sequence of the
- * micro-batch; or one per sequence and word of the vocabulary. */
+ * micro-batch; or one per sequence and token of the vocabulary. */
 enum qlora_per {
   QLORA_PER_STEP = 0,
   QLORA_PER_TOKEN = 1,
   QLORA_PER_SEQUENCE = 2,
-  QLORA_PER_WORD = 3
+  QLORA_PER_LOGIT = 3
 };
 
 /* Place of an entry's input or result. */

@@ -31,8 +31,14 @@ static constexpr Axis kAxes[] = {
 #include "runtime/ABI/Enums.def"
 };
 
+static Status notASize(std::string_view item) {
+  return Status::invalid("--parallel: '{}' is not AXIS=RANKS, such as fsdp=4, "
+                         "with 1 to {} ranks",
+                         item, kMaxAxis);
+}
+
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
-                      int64_t ranks) {
+                      uint32_t ranks) {
   if (name == "dp")
     return Status::invalid("--parallel: dp has no size, as all remaining ranks "
                            "are data-parallel; set --gpus instead");
@@ -43,7 +49,7 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: '{}' is not an axis; choose from: {}",
                            name, fmt::join(names, ", "));
   }
-  mesh.*axis->ranks = static_cast<uint32_t>(ranks);
+  mesh.*axis->ranks = ranks;
   return Status::ok();
 }
 
@@ -132,8 +138,7 @@ static Status checkSizes(const ParallelMesh &mesh) {
 Status ParallelMesh::check() const {
   for (const Axis &axis : kAxes)
     if (this->*axis.ranks < 1 || this->*axis.ranks > kMaxAxis)
-      return Status::invalid("--parallel: {}={} is not 1 to {} ranks",
-                             axis.name, this->*axis.ranks, kMaxAxis);
+      return notASize(fmt::format("{}={}", axis.name, this->*axis.ranks));
   QLORA_RETURN_IF_ERROR(checkPieces(*this));
   QLORA_RETURN_IF_ERROR(checkTogether(*this));
   return checkSizes(*this);
@@ -194,14 +199,11 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
     const std::string_view axis = item.substr(0, equals);
     const std::string_view number =
         item.substr(std::min(equals + 1, item.size()));
-    int64_t ranks = 0;
+    uint32_t ranks = 0;
     const auto read =
         std::from_chars(number.data(), number.data() + number.size(), ranks);
-    if (read.ec != std::errc() || read.ptr != number.data() + number.size() ||
-        ranks < 1 || ranks > kMaxAxis)
-      return Status::invalid("--parallel: '{}' is not AXIS=RANKS, such as "
-                             "fsdp=4, with 1 to {} ranks",
-                             item, kMaxAxis);
+    if (read.ec != std::errc() || read.ptr != number.data() + number.size())
+      return notASize(item);
     if (!seen.insert(axis).second)
       return Status::invalid("--parallel gives {} twice; remove one", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));

@@ -326,7 +326,7 @@ static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
   switch (perOf(binding.kind)) {
   case QLORA_PER_SEQUENCE:
     return 4 * sequences;
-  case QLORA_PER_WORD: // the vocabulary is not in the tables
+  case QLORA_PER_LOGIT: // the vocabulary is not in the tables
     return binding.bytes / (4 * sequences) * 4 * sequences;
   case QLORA_PER_TOKEN:
     return 4 * sequences * static_cast<uint64_t>(entry.length) / m.mesh.cp;

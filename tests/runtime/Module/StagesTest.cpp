@@ -90,8 +90,8 @@ TEST(Stages, FollowEachOther) {
                  "'demo': stage 1: its mesh is pp=3, but pp=2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
   EXPECT_REFUSED(t.header.mesh.pp = 0,
-                 "'demo': stage 1: its mesh is not valid (--parallel: pp=0 is "
-                 "not 1 to 65535 ranks)");
+                 "'demo': stage 1: its mesh is not valid (--parallel: 'pp=0' "
+                 "is not AXIS=RANKS, such as fsdp=4, with 1 to 65535 ranks)");
   // The next stage of this stage is the stage itself.
   EXPECT_REFUSED(t.header.next_stage = &t.header,
                  "'demo': stage 1: another stage follows it, of 2");

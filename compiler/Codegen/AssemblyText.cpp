@@ -10,7 +10,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <iterator>
+#include <cstdint>
+#include <cstring>
 
 using namespace qlora;
 
@@ -25,35 +26,31 @@ static std::string escaped(std::string_view text) {
   return result;
 }
 
-std::string StringTable::label(std::string_view text) {
-  auto it = labels.find(text);
-  if (it == labels.end()) {
-    it = labels.emplace(text, labels.size()).first;
-    fmt::format_to(std::back_inserter(lines), ".Ltext{}: .asciz \"{}\"\n",
-                   it->second, escaped(text));
+std::string qlora::stringText(std::string_view label, std::string_view text) {
+  return fmt::format("{}: .asciz \"{}\"\n", label, escaped(text));
+}
+
+std::string qlora::rowText(const void *row, size_t bytes,
+                           const AddressLabels &labels) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < bytes; at += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, static_cast<const char *>(row) + at, sizeof(word));
+    auto label = labels.find(at);
+    words.push_back(label == labels.end() ? std::to_string(word)
+                                          : label->second);
   }
-  return fmt::format(".Ltext{}", it->second);
+  return fmt::format(".quad {}\n", fmt::join(words, ", "));
 }
 
-void WordTable::row(std::initializer_list<uint64_t> words) {
-  numbers.insert(numbers.end(), words);
-  ++count;
-}
-
-void WordTable::row(const std::vector<std::string> &words) {
-  fmt::format_to(std::back_inserter(lines), ".quad {}\n",
-                 fmt::join(words, ", "));
-  ++count;
-}
-
-/// Encodes numbers in base 64, because the assembler is slow at decimals: it
-/// would take longer to read them than the compiler takes to compute them.
-std::string WordTable::str() const {
-  std::string text = fmt::format(".balign 16\n{}:\n{}", label, lines);
-  if (!numbers.empty())
+/// Writes base 64, because the assembler is slow at decimals: it would take
+/// longer to read them than the compiler takes to compute them.
+std::string qlora::dataText(std::string_view label, const void *rows,
+                            size_t bytes) {
+  std::string text = fmt::format(".balign 16\n{}:\n", label);
+  if (bytes > 0)
     text += fmt::format(".base64 \"{}\"\n",
                         llvm::encodeBase64(llvm::StringRef(
-                            reinterpret_cast<const char *>(numbers.data()),
-                            numbers.size() * sizeof(numbers.front()))));
+                            static_cast<const char *>(rows), bytes)));
   return text;
 }

@@ -21,7 +21,6 @@ public:
       : level(std::move(level)), cache(std::move(cache)),
         clang(std::move(clang)), progress(std::move(progress)) {}
 
-  uint32_t kind() const override { return QLORA_TARGET_CPU; }
   std::string cpuFeatures() const override { return level.features; }
   const KernelSpelling &spelling() const override { return hostSpelling(); }
   StatusOr<CompiledKernels> compile(const std::vector<std::string> &functions,

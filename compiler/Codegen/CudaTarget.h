@@ -34,7 +34,6 @@ public:
       : archs(std::move(archs)), cache(std::move(cache)),
         compiler(std::move(compiler)), progress(std::move(progress)) {}
 
-  uint32_t kind() const override { return QLORA_TARGET_CUDA; }
   std::string cpuFeatures() const override { return ""; }
   const KernelSpelling &spelling() const override { return cudaSpelling(); }
   StatusOr<CompiledKernels> compile(const std::vector<std::string> &functions,

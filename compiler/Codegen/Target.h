@@ -33,8 +33,6 @@ struct CompiledKernels {
 class Target {
 public:
   virtual ~Target() = default;
-  /// Returns a value of enum qlora_target.
-  virtual uint32_t kind() const = 0;
   /// CPU features that the loader requires in /proc/cpuinfo, comma-separated.
   virtual std::string cpuFeatures() const = 0;
   virtual const KernelSpelling &spelling() const = 0;

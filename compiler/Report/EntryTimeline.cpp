@@ -20,13 +20,6 @@ StringRef qlora::nameOf(BufferCategory category) {
   return kNames[static_cast<size_t>(category)];
 }
 
-double EntryTimeline::seconds() const {
-  double end = 0;
-  for (const TimelineSpan &span : spans)
-    end = std::max(end, span.end);
-  return end;
-}
-
 /// Returns true for a launch that reads only frozen weights, from the frozen
 /// arena or from `gathered` buffers.
 static bool readsOnlyFrozen(LaunchOp launch,
@@ -104,12 +97,10 @@ static TimelinePeak peakOf(const EntryTimeline &timeline) {
   return peak;
 }
 
-EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes *times) {
+EntryTimeline qlora::timelineOf(EntryOp entry) {
   EntryTimeline timeline;
   timeline.entry = entry;
   timeline.commands = commandsOf(entry);
-  if (times)
-    timeline.spans = times->of(entry);
   const auto gathered = gatheredBuffers(timeline.commands);
   DenseSet<Operation *> decoded = decodedBuffers(timeline.commands, gathered);
   for (auto [buffer, first, last] : livesOf(entry)) {

@@ -16,9 +16,11 @@
 #ifndef QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
 #define QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
 
-#include "compiler/Report/CommandTimes.h"
+#include "dialects/Program/Program.h"
+#include "runtime/Predict/Timeline.h"
 
 #include <array>
+#include <vector>
 
 namespace qlora {
 
@@ -53,17 +55,14 @@ struct TimelinePeak {
 struct EntryTimeline {
   program::EntryOp entry;
   llvm::SmallVector<mlir::Operation *> commands;
-  std::vector<TimelineSpan> spans; ///< of the commands, in seconds
+  std::vector<TimelineSpan> spans; ///< of the commands, in seconds; or empty
   std::vector<TimelineBuffer> buffers;
   TimelinePeak peak;
-
-  double seconds() const; ///< end of the last command
 };
 
-/// Returns the timeline of an entry whose buffers all have offsets. The
-/// timeline has no spans if `times` is null.
-EntryTimeline timelineOf(program::EntryOp entry,
-                         const CommandTimes *times = nullptr);
+/// Returns the timeline of an entry whose buffers all have offsets, without
+/// spans.
+EntryTimeline timelineOf(program::EntryOp entry);
 
 } // namespace qlora
 

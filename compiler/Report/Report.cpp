@@ -5,7 +5,9 @@
 #include "compiler/Report/Report.h"
 
 #include "compiler/PassMetadata.h"
+#include "compiler/Report/EntryTimeline.h"
 #include "compiler/Report/HtmlReport.h"
+#include "compiler/Report/PlanTimes.h"
 #include "compiler/Report/RunMetadata.h"
 #include "compiler/Report/TimelineJson.h"
 #include "compiler/Schedule/EntryBuffers.h"
@@ -186,34 +188,32 @@ std::string qlora::planJson(ModuleOp program, bool withDecisions) {
   return llvm::formatv("{0}", llvm::json::Value(std::move(plan)));
 }
 
-/// Adds the predicted costs on `device`.
-static void addCosts(ArrayRef<EntryTimeline> timelines,
-                     const DeviceProfile &device, llvm::json::Object &plan) {
-  for (auto [entry, timeline] :
-       llvm::zip_equal(*plan.getArray("entries"), timelines))
-    entry.getAsObject()->try_emplace("seconds", timeline.seconds());
-  // On a GPU, the memory of the process and the driver is unknown here.
+/// Adds the predicted costs on `device`: times of the commands to `timelines`,
+/// and the seconds of entries to `plan`, also at a GPU's low rates
+/// (DeviceProfile.h).
+static LogicalResult addCosts(ModuleOp program, const DeviceProfile &device,
+                              std::vector<EntryTimeline> &timelines,
+                              llvm::json::Object &plan) {
+  FailureOr<PlanTimes> times = PlanTimes::create(program, device),
+                       low = failure();
   if (device.gpu)
-    return;
-  plan["process_bytes"] = kTypicalProcessBytes;
-  plan["resident_bytes"] = predictedPeakBytes(*plan.getInteger("total_bytes"),
-                                              kTypicalProcessBytes);
-}
-
-/// Adds the seconds of each entry at a GPU's low rates (DeviceProfile.h).
-static LogicalResult addLowSeconds(ModuleOp program,
-                                   const DeviceProfile &device,
-                                   llvm::json::Object &plan) {
-  if (!device.gpu)
-    return success();
-  const DeviceProfile low = lowRates(device);
-  FailureOr<CommandTimes> times = CommandTimes::create(program, low);
-  if (failed(times))
+    low = PlanTimes::create(program, lowRates(device));
+  if (failed(times) || (device.gpu && failed(low)))
     return failure();
-  for (auto [entry, json] : llvm::zip_equal(
-           program.getOps<EntryOp>(), *plan.getArray("entries")))
-    json.getAsObject()->try_emplace(
-        "seconds_low", times->secondsOf(entry, QueueSharing::kTakeTurns));
+  for (auto [i, timeline, json] :
+       llvm::enumerate(timelines, *plan.getArray("entries"))) {
+    llvm::json::Object &entry = *json.getAsObject();
+    entry["seconds"] =
+        times->of(i, QueueSharing::kSideBySide, &timeline.spans).seconds;
+    if (device.gpu)
+      entry["seconds_low"] = low->of(i, QueueSharing::kTakeTurns).seconds;
+  }
+  // On a GPU, the memory of the process and the driver is unknown here.
+  if (!device.gpu) {
+    plan["process_bytes"] = kTypicalProcessBytes;
+    plan["resident_bytes"] = predictedPeakBytes(*plan.getInteger("total_bytes"),
+                                                kTypicalProcessBytes);
+  }
   return success();
 }
 
@@ -238,16 +238,12 @@ static std::string textOf(const llvm::json::Object &plan, StringRef timeline) {
 
 FailureOr<std::string> qlora::reportText(ModuleOp program, ReportFormat format,
                                          const DeviceProfile &device) {
-  FailureOr<CommandTimes> times = CommandTimes::create(program, device);
-  if (failed(times))
-    return failure();
   std::vector<EntryTimeline> timelines;
   for (auto entry : program.getOps<EntryOp>())
-    timelines.push_back(timelineOf(entry, &*times));
+    timelines.push_back(timelineOf(entry));
   llvm::json::Object plan = planOf(program, timelines);
   addDecisions(program, plan);
-  addCosts(timelines, device, plan);
-  if (failed(addLowSeconds(program, device, plan)))
+  if (failed(addCosts(program, device, timelines, plan)))
     return failure();
   const std::string text = textOf(plan, timelineJson(program, timelines));
   if (format == ReportFormat::Json)

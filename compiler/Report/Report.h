@@ -10,7 +10,7 @@
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes",
 //                 "peak": {"saved": ..., ...}, // live bytes by BufferCategory
 //                 ...,
-//                 "seconds",                  // predicted: CommandTimes.h
+//                 "seconds",                  // predicted: PlanTimes.h
 //                 "seconds_low"}],            // on a GPU: DeviceProfile.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",

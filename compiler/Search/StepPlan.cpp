@@ -21,16 +21,12 @@ static LogicalResult predict(ModuleOp program, const PlanSettings &settings,
       accumulationSteps(settings.options, settings.rowRanks());
   if (!microBatches.isOk())
     return emitError(program.getLoc(), microBatches.status().message());
-  FailureOr<CommandTimes> times =
-      CommandTimes::create(program, device, settings.ranks);
+  FailureOr<PlanTimes> times =
+      PlanTimes::create(program, device, settings.ranks);
   if (failed(times))
     return failure();
   const int64_t batch = settings.compile.batch;
-  plan.rowSeconds =
-      times->secondsOf(
-          largestMicroBatch(program, program::EntryKind::AccumulateLast),
-          QueueSharing::kSideBySide) /
-      double(batch);
+  plan.rowSeconds = times->ofLastMicroBatch() / double(batch);
   plan.step = times->ofStep(*microBatches);
   plan.stepRows = double(batch * *microBatches * settings.rowRanks());
   return success();

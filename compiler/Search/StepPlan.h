@@ -8,7 +8,7 @@
 
 #include "mlir/IR/BuiltinOps.h"
 
-#include "compiler/Report/CommandTimes.h"
+#include "compiler/Report/PlanTimes.h"
 #include "compiler/Search/PlanSettings.h"
 
 namespace qlora {

@@ -30,12 +30,6 @@ CollectiveCall CollectiveCall::of(const LoadedModule &module,
   return call;
 }
 
-uint64_t collectiveBytes(const LoadedModule &module,
-                         const qlora_command &command) {
-  const auto operands = module.operands(command);
-  return std::max(operands.front().bytes, operands.back().bytes);
-}
-
 static Status checkCollective(const LoadedModule &module,
                               const qlora_command &command, int64_t ranks) {
   const auto operands = module.operands(command);

@@ -43,11 +43,6 @@ struct CollectiveCall {
                            std::span<void *const> addresses);
 };
 
-/// Returns the bytes of a collective's larger operand. For an all-gather or a
-/// reduce-scatter this operand has the shards of all ranks.
-uint64_t collectiveBytes(const LoadedModule &module,
-                         const qlora_command &command);
-
 /// Checks that `ranks` is a multiple of the ranks in the module's mesh. If the
 /// module was compiled for a number of ranks, `ranks` must be that number.
 Status checkMesh(const LoadedModule &module, int ranks);

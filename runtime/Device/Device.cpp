@@ -4,6 +4,7 @@
 
 #include "runtime/Device/Device.h"
 
+#include "runtime/Module/CommandWork.h"
 #include "runtime/Module/LaunchRequest.h"
 
 #include <algorithm>

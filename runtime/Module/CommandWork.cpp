@@ -6,6 +6,8 @@
 
 #include "runtime/Module/LaunchRequest.h"
 
+#include <algorithm>
+
 namespace qlora {
 
 std::string_view stepPartName(StepPart part) {
@@ -75,6 +77,12 @@ double bytesOverBus(const LoadedModule &module, const qlora_command &command) {
         !(row && row->op->operands[i].isReadByRows))
       bytes += operandBytes(module, command, i);
   return bytes;
+}
+
+uint64_t collectiveBytes(const LoadedModule &module,
+                         const qlora_command &command) {
+  const auto operands = module.operands(command);
+  return std::max(operands.front().bytes, operands.back().bytes);
 }
 
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,

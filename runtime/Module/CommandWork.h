@@ -53,6 +53,11 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
 /// tables from which a kernel reads single rows.
 double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 
+/// Returns the bytes of a collective's larger operand. For an all-gather or a
+/// reduce-scatter this operand has the shards of all ranks.
+uint64_t collectiveBytes(const LoadedModule &module,
+                         const qlora_command &command);
+
 /// Returns the FLOPs (neededFlops) of a launch; 0 for other commands.
 double flopsOf(const LoadedModule &module, const qlora_command &command);
 

@@ -39,6 +39,12 @@ public:
   static StatusOr<LoadedModule> fromTable(const qlora_module &table,
                                           std::string name);
 
+  /// Wraps the tables of one stage, which this process has made and which must
+  /// outlive the result. Nothing is checked.
+  static LoadedModule ofTables(const qlora_module &stage) {
+    return LoadedModule(&stage, "", nullptr);
+  }
+
   const qlora_module &table() const { return *module; }
   int stage() const { return static_cast<int>(module->stage); }
   /// Ranks per group, in a single mesh; after chooseRank, in the run.

@@ -8,10 +8,8 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/Device/Collectives.h"
 #include "runtime/Device/PreparedLaunches.h"
-#include "runtime/Predict/CollectiveCost.h"
-#include "runtime/Predict/Transfers.h"
+#include "runtime/Predict/CommandPrice.h"
 
 namespace qlora {
 
@@ -67,17 +65,12 @@ public:
 
 private:
   StatusOr<const KernelRow *> rowOf(const qlora_command &command) const;
-  Status addCommand(const qlora_command &command);
-  Status addKernels(const qlora_command &command);
+  Status addCommand(const qlora_command &command, const PriceList &prices);
   void addKernel(const qlora_command &command, const KernelRow *row,
                  const CommandKernel &kernel);
   void addToGroup(const qlora_command &command, const KernelRow *row,
                   const CommandKernel &kernel);
-  void addCollective(const qlora_command &command);
-  /// Adds a copy over a GPU's bus; returns false for any other command.
-  bool addBusCopy(const qlora_command &command);
-  void addTransfer(std::string_view kind, std::string_view group, double bytes,
-                   TimelineItem item);
+  void addTransfer(const Transfer &transfer, double seconds);
 
   const LoadedModule module;
   const PredictionRequest &request;
@@ -122,10 +115,6 @@ void StepWalk::addKernel(const qlora_command &command, const KernelRow *row,
   total.work += all;
   total.seconds += times * demand.busy();
   step.launchSeconds += times * demand.launch;
-  TimelineItem item;
-  item.queue = command.queue;
-  item.demand = demand;
-  items.push_back(item);
   addToGroup(command, row, kernel);
 }
 
@@ -146,66 +135,30 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
   step.groups[found->second].count += times;
 }
 
-void StepWalk::addCollective(const qlora_command &command) {
-  const auto bytes = double(collectiveBytes(module, command));
-  const GroupSizes groups = module.groups().on(request.ranks);
-  TimelineItem item = itemOf(module, command);
-  item.demand =
-      collectiveDemand(command.collective, bytes, groups[command.group],
-                       groups.stride(command.group), request.device);
-  addTransfer(collectiveName(command.collective), groupName(command.group),
-              bytes, item);
-}
-
-/// Adds an item that uses a link and nothing else of the device.
-void StepWalk::addTransfer(std::string_view kind, std::string_view group,
-                           double bytes, TimelineItem item) {
-  items.push_back(item);
+/// Adds what uses a link and nothing else of the device.
+void StepWalk::addTransfer(const Transfer &transfer, double seconds) {
   auto known = std::find_if(step.collectives.begin(), step.collectives.end(),
                             [&](const PredictedCollective &other) {
-                              return other.kind == kind && other.group == group;
+                              return other.kind == transfer.kind &&
+                                     other.group == transfer.group;
                             });
   if (known == step.collectives.end())
-    known = step.collectives.insert(known, {kind, group});
+    known = step.collectives.insert(known, {transfer.kind, transfer.group});
   known->count += times;
-  known->bytes += times * bytes;
-  known->seconds += times * item.demand.seconds();
+  known->bytes += times * transfer.bytes;
+  known->seconds += times * seconds;
 }
 
-bool StepWalk::addBusCopy(const qlora_command &command) {
-  const double bytes =
-      command.kind == QLORA_COMMAND_COPY ? bytesOverBus(module, command) : 0;
-  if (bytes == 0 || !request.device.gpu)
-    return false;
-  TimelineItem item = itemOf(module, command);
-  item.demand.serial = busSeconds(bytes, request.device);
-  addTransfer("copy", "bus", bytes, item);
-  return true;
-}
-
-Status StepWalk::addKernels(const qlora_command &command) {
+Status StepWalk::addCommand(const qlora_command &command,
+                            const PriceList &prices) {
   QLORA_ASSIGN_OR_RETURN(const KernelRow *row, rowOf(command));
-  for (const CommandKernel &kernel :
-       kernelsOf(module, command, isUpdate, request.device, row))
+  const CommandPrice price = prices.of(command, isUpdate, row);
+  items.insert(items.end(), price.items.begin(), price.items.end());
+  for (const CommandKernel &kernel : price.kernels)
     addKernel(command, row, kernel);
+  if (price.transfer)
+    addTransfer(*price.transfer, price.items.front().demand.seconds());
   return Status::ok();
-}
-
-Status StepWalk::addCommand(const qlora_command &command) {
-  if (addBusCopy(command))
-    return Status::ok();
-  switch (command.kind) {
-  case QLORA_COMMAND_LAUNCH:
-  case QLORA_COMMAND_FILL:
-  case QLORA_COMMAND_COPY:
-    return addKernels(command);
-  case QLORA_COMMAND_COLLECTIVE:
-    addCollective(command);
-    return Status::ok();
-  default: // events have no work
-    items.push_back(itemOf(module, command));
-    return Status::ok();
-  }
 }
 
 StatusOr<std::vector<TimelineItem>> StepWalk::collect(const qlora_entry &entry,
@@ -213,8 +166,9 @@ StatusOr<std::vector<TimelineItem>> StepWalk::collect(const qlora_entry &entry,
   isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
   times = double(runs);
   items.clear();
+  const PriceList prices(module, request.device, request.ranks);
   for (const qlora_command &command : module.commands(entry))
-    QLORA_RETURN_IF_ERROR(addCommand(command));
+    QLORA_RETURN_IF_ERROR(addCommand(command, prices));
   return std::exchange(items, {});
 }
 

@@ -4,8 +4,7 @@
 
 #include "runtime/Predict/Transfers.h"
 
-#include "runtime/Device/Collectives.h"
-#include "runtime/Module/LaunchRequest.h"
+#include "runtime/Module/CommandWork.h"
 
 namespace qlora {
 

@@ -22,8 +22,7 @@ PAGE = "docs/errors.md"
 # Files whose messages share one entry of the page, and the entry's heading.
 SHARED = {
     # Internal checks of the compiler, by phase.
-    "compiler/Codegen/CommandTables.cpp": "The compiler refuses its own work",
-    "compiler/Codegen/EmitModule.cpp": "The compiler refuses its own work",
+    "compiler/Codegen/ModuleTables.cpp": "The compiler refuses its own work",
     "compiler/Codegen/KernelText.cpp": "The compiler refuses its own work",
     "compiler/Codegen/KernelFunction.cpp": "The compiler refuses its own work",
     "compiler/Codegen/PrintKernels.cpp": "The compiler refuses its own work",

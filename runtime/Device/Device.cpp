@@ -22,7 +22,8 @@ static Status misuse(fmt::format_string<Args...> format, Args &&...args) {
                        std::forward<Args>(args)...);
 }
 
-Device::Device(const DeviceOptions &options) : options(options) {
+Device::Device(const DeviceOptions &options, DeviceTraits traits)
+    : traits(std::move(traits)), options(options) {
 #ifdef _OPENMP
   // Generated kernels, CPU library kernels and the conversion and quantization
   // of weights use one thread pool.
@@ -31,16 +32,24 @@ Device::Device(const DeviceOptions &options) : options(options) {
 #endif
 }
 
+const DeviceGauges &Device::gauges() const {
+  static const DeviceGauges none;
+  return none;
+}
+
+bool Device::settle() { return !async() || async()->endWork(); }
+
 int Device::ranksOf(qlora_group group) const {
   const Collectives *ranks = options.collectives[group];
   return ranks ? ranks->size() : 1;
 }
 
 Status Device::checkGroups(const LoadedModule &loaded) const {
-  const int ranks = hasRanks() ? ranksOf(QLORA_GROUP_DP) : options.ranks;
+  const bool hasRanks = traits.hasRanks;
+  const int ranks = hasRanks ? ranksOf(QLORA_GROUP_DP) : options.ranks;
   QLORA_RETURN_IF_ERROR(checkMesh(loaded, ranks));
   const GroupSizes wanted = loaded.groups().on(ranks);
-  for (unsigned i = 0; hasRanks() && i < QLORA_GROUP_COUNT; ++i)
+  for (unsigned i = 0; hasRanks && i < QLORA_GROUP_COUNT; ++i)
     if (const auto group = static_cast<qlora_group>(i);
         ranksOf(group) != wanted[group])
       return misuse("a group {} of {} ranks for a program of {}",
@@ -50,7 +59,7 @@ Status Device::checkGroups(const LoadedModule &loaded) const {
 
 Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   if (module)
-    return misuse("the {} device has a module already", name());
+    return misuse("the {} device has a module already", traits.name);
   const uint64_t frozenBytes = loaded.arenaBytes(QLORA_ARENA_FROZEN);
   if (frozen && frozen->bytes().size() != frozenBytes)
     return misuse("the frozen arena given has {} bytes, the module needs {}",
@@ -92,7 +101,8 @@ Status Device::startRead(uint32_t arena, uint64_t offset, uint64_t bytes) {
     return misuse("a started read of {} bytes after {} others", bytes,
                   startedReads.size());
   startedReads.push_back(bytes);
-  return startReadArena(arena, offset, bytes);
+  return async() ? async()->startReadArena(arena, offset, bytes)
+                 : readArena(arena, offset, readAhead.emplace_back(bytes));
 }
 
 Status Device::finishRead(std::span<uint8_t> data) {
@@ -100,7 +110,11 @@ Status Device::finishRead(std::span<uint8_t> data) {
     return misuse("{} bytes of another read than the oldest", data.size());
   startedReads.pop_front();
   QLORA_RETURN_IF_ERROR(failure);
-  return finishReadArena(data);
+  if (async())
+    return async()->finishReadArena(data);
+  std::copy(readAhead.front().begin(), readAhead.front().end(), data.begin());
+  readAhead.pop_front();
+  return Status::ok();
 }
 
 /// Returns the first row of `target` that accepts the request.
@@ -130,16 +144,6 @@ Status Device::run(const KernelOp &op, std::span<const qlora_operand> operands,
   QLORA_RETURN_IF_ERROR(checkOperands(*row, request, operands));
   failure = runRow(*row, request, operands);
   return failure;
-}
-
-Status Device::startReadArena(uint32_t arena, uint64_t offset, uint64_t bytes) {
-  return readArena(arena, offset, readAhead.emplace_back(bytes));
-}
-
-Status Device::finishReadArena(std::span<uint8_t> data) {
-  std::copy(readAhead.front().begin(), readAhead.front().end(), data.begin());
-  readAhead.pop_front();
-  return Status::ok();
 }
 
 uint32_t Device::numberIn(qlora_group group) const {
@@ -180,20 +184,22 @@ Status Device::enqueue(const qlora_command &command) {
   if (&command < commands.data() ||
       &command >= commands.data() + commands.size())
     return misuse("a command of another entry");
+  if (command.kind >= QLORA_COMMAND_KIND_COUNT)
+    return misuse("unknown command kind {}", command.kind);
   countCommand(command);
-  if (isReplaying())
+  if (isReplaying)
     return Status::ok();
-  failure = timer ? dispatchTimed(command) : dispatch(command);
+  failure = timer ? executeTimed(command) : execute(command);
   if (!failure.isOk())
     cancel();
   return failure;
 }
 
-Status Device::dispatchTimed(const qlora_command &command) {
+Status Device::executeTimed(const qlora_command &command) {
   if (command.kind == QLORA_COMMAND_RECORD)
-    return dispatch(command);
+    return execute(command);
   QLORA_RETURN_IF_ERROR(timer->before(command));
-  QLORA_RETURN_IF_ERROR(dispatch(command));
+  QLORA_RETURN_IF_ERROR(execute(command));
   return timer->after(command);
 }
 
@@ -203,7 +209,7 @@ Status Device::startTiming() {
   QLORA_RETURN_IF_ERROR(failure);
   QLORA_ASSIGN_OR_RETURN(timer, makeTimer());
   return timer ? Status::ok()
-               : misuse("the {} device runs nothing to time", name());
+               : misuse("the {} device runs nothing to time", traits.name);
 }
 
 StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
@@ -212,24 +218,6 @@ StatusOr<std::vector<TimedCommand>> Device::finishTiming() {
   const std::unique_ptr<CommandTimer> ended = std::move(timer);
   QLORA_RETURN_IF_ERROR(failure);
   return ended->finish();
-}
-
-Status Device::dispatch(const qlora_command &command) {
-  switch (command.kind) {
-  case QLORA_COMMAND_LAUNCH:
-    return launch(command);
-  case QLORA_COMMAND_FILL:
-    return fill(command);
-  case QLORA_COMMAND_COPY:
-    return copy(command);
-  case QLORA_COMMAND_COLLECTIVE:
-    return collective(command);
-  case QLORA_COMMAND_RECORD:
-    return record(command);
-  case QLORA_COMMAND_WAIT:
-    return wait(command);
-  }
-  return misuse("unknown command kind {}", command.kind);
 }
 
 void Device::countCommand(const qlora_command &command) {
@@ -264,7 +252,7 @@ std::vector<ArenaUse> Device::memory() const {
   for (uint32_t i = 0; i < module->arenas().size(); ++i) {
     const qlora_arena &arena = module->arenas()[i];
     uses.push_back({static_cast<qlora_arena_kind>(arena.kind), arena.bytes,
-                    allocatedBytes(i),
+                    i < allocated.size() ? allocated[i] : 0,
                     arena.kind == QLORA_ARENA_FROZEN && frozenIsShared,
                     isOnHost(arena)});
   }

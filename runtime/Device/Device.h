@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // A device holds the arenas of a module and runs its commands. Device.cpp does
-// argument checks, counting and timing for all drivers.
+// argument checks, counting and timing for all drivers. A driver implements six
+// functions; everything else has a default here
+// (docs/internals/new-device.md).
 //
 //   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
 //   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
@@ -93,17 +95,58 @@ struct GpuReadings {
   std::optional<double> watts;       ///< power of the whole GPU
 };
 
+/// Constant properties of a device. A driver passes them to its Device.
+struct DeviceTraits {
+  std::string_view name;      ///< as in createDevice()
+  std::string hardware = {};  ///< the GPU's name; empty if there is no GPU
+  bool hasHostArenas = false; ///< whether Device::hostArena() is not empty
+  /// Whether each rank of the run is a process. The null device simulates one
+  /// rank of DeviceOptions::ranks ranks.
+  bool hasRanks = true;
+  /// Number of steps that the host should submit ahead of reading a step's
+  /// results, so that the device never waits for the host.
+  int64_t lead = 0;
+};
+
+/// What a device can measure. The defaults are for devices without the gauge.
+class DeviceGauges {
+public:
+  virtual ~DeviceGauges() = default;
+  /// Measures device memory in use outside the arenas. Empty if the arenas are
+  /// host memory of this process.
+  virtual std::vector<ReserveUse> reserve() const { return {}; }
+  /// Returns the seconds since load() in which this rank only waited for
+  /// collectives, and so for other ranks. Empty if there are no other ranks, or
+  /// if only startTiming() measures this.
+  virtual std::optional<double> exposedCommunication() const { return {}; }
+  /// Returns current sensor readings; empty if there is no GPU.
+  virtual GpuReadings readings() const { return {}; }
+};
+
+/// Implemented by a device that may still work after synchronize().
+class AsyncDevice {
+public:
+  virtual ~AsyncDevice() = default;
+  /// Implements Device::settle().
+  virtual bool endWork() = 0;
+  /// Starts a read; finishReadArena() ends the oldest one.
+  virtual Status startReadArena(uint32_t arena, uint64_t offset,
+                                uint64_t bytes) = 0;
+  virtual Status finishReadArena(std::span<uint8_t> data) = 0;
+};
+
 class Device {
 public:
-  explicit Device(const DeviceOptions &options = {});
+  Device(const DeviceOptions &options, DeviceTraits traits);
   virtual ~Device() = default;
+
+  const DeviceTraits traits;
+  virtual const DeviceGauges &gauges() const;
 
   /// Waits a short time for all work to end. Called before the device is
   /// destroyed, also after an error. Returns false if work does not end: then
   /// the device must not be destroyed, because its memory is in use.
-  virtual bool settle() { return true; }
-
-  virtual std::string_view name() const = 0;
+  bool settle();
 
   /// Allocates every arena once (zeroed) and prepares every kernel. If `frozen`
   /// is not null, it becomes the FROZEN arena and must have that size;
@@ -122,14 +165,9 @@ public:
   Status finishRead(std::span<uint8_t> data);
   static constexpr uint64_t kMaxStartedBytes = 64;
   static constexpr size_t kMaxStartedReads = 32;
-  /// Returns how many steps the host should submit ahead of reading a step's
-  /// results, so that the device never waits for the host.
-  virtual int64_t lead() const { return 0; }
   /// Returns the arena as memory of this process, for filling parameters in
   /// place. Empty if the device has no arenas in host memory.
-  virtual std::span<uint8_t> hostArena(uint32_t arena) = 0;
-  /// Whether hostArena() is not empty. May be called before load().
-  virtual bool hasHostArenas() const = 0;
+  virtual std::span<uint8_t> hostArena(uint32_t) { return {}; }
 
   /// Runs a library op of Kernels.def once on ranges of arenas, in order with
   /// the writes and reads. Used while a model is loaded. The op must have no
@@ -161,68 +199,47 @@ public:
 
   const DeviceCounters &counters() const { return count; }
   std::vector<ArenaUse> memory() const;
-  /// Measures device memory in use outside the arenas. Empty if the arenas are
-  /// host memory of this process.
-  virtual std::vector<ReserveUse> reserve() const { return {}; }
-  /// Returns the seconds since load() in which this rank only waited for
-  /// collectives, and so for other ranks. Empty if there are no other ranks, or
-  /// if only startTiming() measures this.
-  virtual std::optional<double> exposedCommunication() const { return {}; }
-  /// Returns the GPU's name, or an empty string.
-  virtual std::string hardware() const { return {}; }
-  /// Returns current sensor readings; empty if there is no GPU.
-  virtual GpuReadings readings() const { return {}; }
   /// Returns the name of the kernel that runs a launch of the module.
   std::string kernelName(uint32_t launch) const;
   /// Returns the GEMM algorithms in use for every GPU model in the group, as
   /// the text of a table that can be pinned. Empty if the device chooses no
   /// algorithms. Call only after load().
-  virtual std::string gemmTable() const { return {}; }
+  const std::string &gemmTable() const { return gemmText; }
   /// Returns one-line remarks, for example why a planned kernel does not run.
   const std::vector<std::string> &remarks() const { return notes; }
   void addRemark(std::string line) { notes.push_back(std::move(line)); }
 
 protected:
-  // Implemented by drivers. Operands are checked and in ABI order.
-  /// Whether each rank of the run is a process. The null device simulates one
-  /// rank of DeviceOptions::ranks ranks.
-  virtual bool hasRanks() const { return true; }
+  // Implemented by every driver. Operands are checked and in ABI order.
+  /// Allocates all arenas, sets `allocated`, and prepares the kernels.
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,
                             std::span<const uint8_t> data) = 0;
   virtual Status readArena(uint32_t arena, uint64_t offset,
                            std::span<uint8_t> data) = 0;
-  /// Starts a read; finishReadArena() ends the oldest one. The default
-  /// implementation reads the bytes immediately.
-  virtual Status startReadArena(uint32_t arena, uint64_t offset,
-                                uint64_t bytes);
-  virtual Status finishReadArena(std::span<uint8_t> data);
   /// Runs `row`, which is for the module's target and accepts the request.
   virtual Status runRow(const KernelRow &row, const KernelRequest &request,
                         std::span<const qlora_operand> operands) = 0;
-  virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
-  /// Returns the row that runs a launch; null if the planned kernel runs.
-  virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
-  virtual Status beginEntry(const qlora_entry &entry) = 0;
-  /// Whether beginEntry() or finishEntry() runs all commands of the entry.
-  virtual bool isReplaying() const { return false; }
-  virtual Status launch(const qlora_command &command) = 0;
-  virtual Status fill(const qlora_command &command) = 0;
-  virtual Status copy(const qlora_command &command) = 0;
-  virtual Status collective(const qlora_command &command) = 0;
-  virtual Status record(const qlora_command &command) = 0;
-  virtual Status wait(const qlora_command &command) = 0;
+  /// Puts a command on its queue.
+  virtual Status execute(const qlora_command &command) = 0;
   /// Called after all commands are queued. Returns the first known error.
   virtual Status finishEntry() = 0;
-  /// Puts a command on its queue.
-  Status dispatch(const qlora_command &command);
+
+  // Implemented by drivers that need them.
+  /// Prepares an entry, and sets `isReplaying`.
+  virtual Status beginEntry(const qlora_entry &) { return Status::ok(); }
   /// Called when a command has failed: makes the other queues end soon and
   /// blocked collectives return. finishEntry() follows.
   virtual void cancel() {}
-  /// Waits for earlier entries and returns a timer; null for the null device.
+  /// Returns the row that runs a launch; null if the planned kernel runs.
+  virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
+  /// Waits for earlier entries and returns a timer; null if nothing is timed.
   virtual StatusOr<std::unique_ptr<CommandTimer>> makeTimer() {
     return std::unique_ptr<CommandTimer>();
   }
+  /// Returns null if all work has ended after synchronize().
+  virtual AsyncDevice *async() { return nullptr; }
+
   bool isTimed() const { return timer != nullptr; }
   /// For destructors of drivers whose members the timer uses.
   void dropTimer() { timer.reset(); }
@@ -235,18 +252,24 @@ protected:
   bool hasOneSegment = false; ///< argument of begin() for the current entry
   std::vector<std::string> notes;
 
+  // Set by drivers.
+  std::vector<uint64_t> allocated; ///< bytes per arena; empty: only counts
+  std::string gemmText;            ///< gemmTable()
+  /// Whether beginEntry() or finishEntry() runs all commands of the entry.
+  bool isReplaying = false;
+
 private:
   int ranksOf(qlora_group group) const;
   Status checkGroups(const LoadedModule &loaded) const;
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
-  Status dispatchTimed(const qlora_command &command);
+  Status executeTimed(const qlora_command &command);
   void countCommand(const qlora_command &command);
 
   const qlora_entry *current = nullptr;
   std::unique_ptr<CommandTimer> timer; ///< null: commands are not timed
   Status failure; ///< the first error; all later calls return it
   std::deque<uint64_t> startedReads; ///< bytes of each open read, oldest first
-  /// Results of the default startReadArena(), oldest first.
+  /// Results of the open reads, oldest first, if async() is null.
   std::deque<std::vector<uint8_t>> readAhead;
   DeviceCounters count;
 };

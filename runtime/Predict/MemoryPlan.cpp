@@ -99,7 +99,7 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
 /// Returns rows for memory outside the arenas, which is not in the total.
 static std::string reserveLines(const Device &device, bool withMeasured) {
   std::string lines;
-  for (const ReserveUse &use : device.reserve())
+  for (const ReserveUse &use : device.gauges().reserve())
     lines += fmt::format("  {:<24} {:>{}}  outside the plan\n", use.name,
                          formatBytes(use.bytes), withMeasured ? 21 : 10);
   return lines;
@@ -186,9 +186,9 @@ static uint64_t arenaBytes(const LoadedModule &module, bool onHost) {
 uint64_t RunMemory::planned() const { return arenaBytes(module, false); }
 uint64_t RunMemory::plannedOnHost() const { return arenaBytes(module, true); }
 
-/// Bytes of arenas and Device::reserve(); nullopt if arenas are process memory.
+/// Bytes of arenas and of the reserve; nullopt if arenas are process memory.
 static std::optional<uint64_t> deviceBytes(const Device &device) {
-  const std::vector<ReserveUse> reserve = device.reserve();
+  const std::vector<ReserveUse> reserve = device.gauges().reserve();
   if (reserve.empty())
     return std::nullopt;
   uint64_t bytes = 0;
@@ -241,7 +241,7 @@ std::string RunMemory::measuredText() const {
              "peak of the process",
              predictedPeak() ? formatBytes(predictedPeak()) : "",
              formatBytes(readProcessMemory().peakBytes),
-             device.hasHostArenas() ? "arenas, " : "");
+             device.traits.hasHostArenas ? "arenas, " : "");
 }
 
 } // namespace qlora

@@ -114,7 +114,7 @@ static std::string settingsText(const Run &run) {
           std::to_string(step.count() *
                          run.options.integer("per_device_train_batch_size")));
   text += row("processes", std::to_string(run.group.size()));
-  return text + row("device", std::string(run.device.name())) + "\n";
+  return text + row("device", std::string(run.device.traits.name)) + "\n";
 }
 
 static std::string rowsText(const Run &run, const DataSummary &data) {

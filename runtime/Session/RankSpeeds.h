@@ -30,7 +30,7 @@ Status checkRankSpeeds(const Options &options, const LoadedModule &module,
 std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
 /// Returns the text that a rank sends to the others: its GPU's name
-/// (Device::hardware) and the predicted seconds of a micro-batch of `module`'s
+/// (traits.hardware) and the predicted seconds of a micro-batch of `module`'s
 /// longest rows, if known. Ranks may run different programs (ProgramChoice.h).
 std::string speedReport(const std::string &gpu, const LoadedModule &module);
 

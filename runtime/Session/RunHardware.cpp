@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-static bool isGpu(const Device &device) { return !device.hasHostArenas(); }
+static bool isGpu(const Device &device) { return !device.traits.hasHostArenas; }
 
 StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                                    const SessionRequest &request,
@@ -22,7 +22,7 @@ StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                ? "CPU, " + each
                : fmt::format("CPU, {} ranks x {}", group.size(), each);
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                         group.collectives().allGather(device.hardware()));
+                         group.collectives().allGather(device.traits.hardware));
   std::vector<std::string> gpus; // one name for each GPU
   for (size_t rank = 0; rank < names.size();
        rank += static_cast<size_t>(request.ranksPerGpu))

@@ -159,7 +159,8 @@ Status Session::announce(const Run &run) {
     metrics->say(verbosePlan(run));
   for (const std::string &warning :
        {output->remark(), env.secretRemark,
-        device->hasHostArenas() ? threadsRemark(threadsOf(request, env)) : ""})
+        device->traits.hasHostArenas ? threadsRemark(threadsOf(request, env))
+                                     : ""})
     if (!warning.empty())
       metrics->warn(warning);
   for (const std::string &remark : device->remarks())
@@ -381,9 +382,9 @@ Status Session::findSpeeds() {
   if (!options.lengths("rank_speeds").empty() || module.meetsInEntries() ||
       group.size() == 1 || options.boolean("reproducible_reductions"))
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> words,
-      group.collectives().allGather(speedReport(device->hardware(), module)));
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                         group.collectives().allGather(
+                             speedReport(device->traits.hardware, module)));
   PredictedSpeeds predicted = speedsFromReports(words);
   speeds = std::move(predicted.speeds);
   if (!predicted.remark.empty())

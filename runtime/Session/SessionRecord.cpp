@@ -34,7 +34,7 @@ static std::string timeNow(const char *form) {
 }
 
 static ordered_json environmentOf(const Run &run, const ordered_json &facts) {
-  const std::string hardware = run.device.hardware();
+  const std::string &hardware = run.device.traits.hardware;
   ordered_json environment = {
       {"program_by", run.module.table().producer},
       {"hardware", hardware.empty() ? processorName() : hardware},

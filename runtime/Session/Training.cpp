@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The training loop. The host submits complete steps and reads the results of
-// earlier ones (Device::lead), so that an asynchronous device always has work.
+// earlier ones (traits.lead), so that an asynchronous device always has work.
 // The host counts labels in the data, so it knows which steps have an update.
 
 #include "runtime/Session/Training.h"
@@ -63,7 +63,8 @@ private:
   bool isLast(int64_t done) const { return done == total || hasStopped(); }
   /// Returns how many earlier steps may be in flight; 0 if steps may be undone.
   size_t lead() const {
-    return onNonFinite == "abort" ? static_cast<size_t>(run.device.lead()) : 0;
+    return onNonFinite == "abort" ? static_cast<size_t>(run.device.traits.lead)
+                                  : 0;
   }
 
   const Run &run;

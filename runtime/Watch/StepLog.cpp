@@ -69,7 +69,8 @@ static double secondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 double StepLog::takeWaits() {
-  const double waits = run.device.exposedCommunication().value_or(std::nan(""));
+  const double waits =
+      run.device.gauges().exposedCommunication().value_or(std::nan(""));
   return waits - std::exchange(waitsBefore, waits);
 }
 
@@ -121,7 +122,7 @@ static void addOfRanks(nlohmann::ordered_json &values, const char *name,
 
 StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
                                                    double seconds) {
-  const GpuReadings gpu = run.device.readings();
+  const GpuReadings gpu = run.device.gauges().readings();
   const double unknown = std::nan("");
   const uint64_t memory = run.memory.now();
   const RankReadings mine{

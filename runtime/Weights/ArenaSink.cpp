@@ -53,7 +53,7 @@ std::unique_ptr<ArenaSink> openArena(Device &device, const LoadedModule &module,
   const auto index = module.arena(kind);
   if (!index)
     return std::make_unique<HostArena>(std::span<uint8_t>());
-  if (device.hasHostArenas())
+  if (device.traits.hasHostArenas)
     return std::make_unique<HostArena>(device.hostArena(*index));
   return std::make_unique<DeviceArena>(device, *index, module.arenaBytes(kind),
                                        loadingScratch(module));

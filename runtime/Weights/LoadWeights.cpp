@@ -56,7 +56,7 @@ openBase(const WeightRequest &request, const ModelFiles &model,
 
 static Status allocate(const WeightRequest &request, const ModelFiles &model,
                        Device &device, LoadedWeights &weights) {
-  if (!device.hasHostArenas())
+  if (!device.traits.hasHostArenas)
     return device.load(request.module, nullptr);
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(

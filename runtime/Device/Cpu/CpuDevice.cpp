@@ -119,15 +119,16 @@ private:
       std::chrono::steady_clock::now();
 };
 
-class CpuDevice final : public Device, private SweepEntry {
+class CpuDevice final : public Device,
+                        private DeviceGauges,
+                        private SweepEntry {
 public:
   explicit CpuDevice(const DeviceOptions &options);
 
-  std::string_view name() const override { return "cpu"; }
   std::span<uint8_t> hostArena(uint32_t arena) override {
     return {bases[arena], module->arenas()[arena].bytes};
   }
-  bool hasHostArenas() const override { return true; }
+  const DeviceGauges &gauges() const override { return *this; }
   std::optional<double> exposedCommunication() const override {
     const Collectives *all = options.collectives[QLORA_GROUP_DP];
     return all && all->size() > 1 ? std::optional(exposed) : std::nullopt;
@@ -141,27 +142,11 @@ protected:
                    std::span<uint8_t> data) override;
   Status runRow(const KernelRow &row, const KernelRequest &request,
                 std::span<const qlora_operand> operands) override;
-  uint64_t allocatedBytes(uint32_t arena) const override {
-    return sizes[arena];
-  }
   const KernelRow *rowOf(uint32_t launch) const override {
     return launches.row(launch);
   }
   Status beginEntry(const qlora_entry &entry) override;
-  bool isReplaying() const override { return !ahead.empty(); }
-  Status launch(const qlora_command &command) override;
-  Status fill(const qlora_command &command) override {
-    return runOrPush(command);
-  }
-  Status copy(const qlora_command &command) override {
-    return runOrPush(command);
-  }
-  Status collective(const qlora_command &command) override {
-    const Exposed timed(exposed);
-    return runOrPush(command);
-  }
-  Status record(const qlora_command &command) override;
-  Status wait(const qlora_command &command) override;
+  Status execute(const qlora_command &command) override;
   Status finishEntry() override;
   void cancel() override;
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
@@ -175,18 +160,17 @@ private:
   size_t indexOf(const qlora_command &command) const {
     return static_cast<size_t>(&command - module->commands().data());
   }
+  Status launch(const qlora_command &command);
   Status allocateArena(uint32_t index, FrozenArena *frozen);
   Status prepareQueue();
   void findShared();
   void runGenerated(const qlora_command &command);
   Status runNow(const qlora_command &command);
-  Status runOrPush(const qlora_command &command);
 
   SingleRank alone;
   int threads = 1;
   std::vector<HostMemory> memory; ///< per arena; empty for a shared arena
   std::vector<uint8_t *> bases;
-  std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
   // For a run of a sweep:
   std::vector<bool> isShared; ///< per command: whether other runs may share it
@@ -199,7 +183,11 @@ private:
 };
 } // namespace
 
-CpuDevice::CpuDevice(const DeviceOptions &options) : Device(options) {
+CpuDevice::CpuDevice(const DeviceOptions &options)
+    : Device(options, {.name = "cpu", .hasHostArenas = true}) {
+  // In a sweep, finishEntry() runs the entry's commands, because other runs may
+  // share them.
+  isReplaying = options.turns != nullptr;
 #ifdef _OPENMP
   threads = omp_get_max_threads();
 #endif
@@ -214,7 +202,7 @@ Status CpuDevice::allocateArena(uint32_t index, FrozenArena *frozen) {
     shared = options.turns->workspace().first(arena.bytes);
   if (!shared.empty()) {
     bases.push_back(shared.data());
-    sizes.push_back(shared.size());
+    allocated.push_back(shared.size());
     memory.emplace_back();
     return Status::ok();
   }
@@ -224,7 +212,7 @@ Status CpuDevice::allocateArena(uint32_t index, FrozenArena *frozen) {
         fmt::format("{} arena", arenaKindName(arena.kind)));
   memory.push_back(std::move(mapped).value());
   bases.push_back(memory.back().bytes().data());
-  sizes.push_back(memory.back().bytes().size());
+  allocated.push_back(memory.back().bytes().size());
   return Status::ok();
 }
 
@@ -300,8 +288,6 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-/// Prepares an entry. In a sweep, finishEntry() runs the entry's commands,
-/// because other runs may share them.
 Status CpuDevice::beginEntry(const qlora_entry &entry) {
   if (options.turns) {
     aheadOrder =
@@ -321,7 +307,7 @@ StatusOr<LaunchTogether> CpuDevice::advance() {
       sharedArgs = {launches.buffers(command), &step, options.observer};
       return LaunchTogether{launches.kernel(index), &sharedArgs};
     }
-    QLORA_RETURN_IF_ERROR(dispatch(command).withContext(commandName(command)));
+    QLORA_RETURN_IF_ERROR(execute(command).withContext(commandName(command)));
   }
   return LaunchTogether();
 }
@@ -356,6 +342,23 @@ void CpuDevice::runGenerated(const qlora_command &command) {
              launch.rows * (part + 1) / parts);
 }
 
+Status CpuDevice::execute(const qlora_command &command) {
+  if (command.kind == QLORA_COMMAND_LAUNCH)
+    return launch(command);
+  if (command.queue == QLORA_QUEUE_COMMUNICATION) {
+    communication->push(command);
+    return Status::ok();
+  }
+  if (command.kind == QLORA_COMMAND_RECORD) {
+    communication->record(command.target);
+    return Status::ok();
+  }
+  if (command.kind != QLORA_COMMAND_WAIT)
+    return runNow(command);
+  const Exposed timed(exposed);
+  return communication->wait(command.target);
+}
+
 Status CpuDevice::launch(const qlora_command &command) {
   LibraryKernel *kernel = launches.kernel(indexOf(command));
   if (!kernel) {
@@ -365,7 +368,7 @@ Status CpuDevice::launch(const qlora_command &command) {
   return kernel->run({launches.buffers(command), &step, options.observer});
 }
 
-/// Runs a command other than a launch on the calling thread.
+/// Runs a fill, a copy or a collective on the calling thread.
 Status CpuDevice::runNow(const qlora_command &command) {
   const auto buffers = launches.buffers(command);
   const uint64_t bytes = module->operands(command)[0].bytes;
@@ -383,30 +386,6 @@ Status CpuDevice::runNow(const qlora_command &command) {
     return (group ? *group : alone)
         .run(CollectiveCall::of(*module, command, buffers));
   }
-}
-
-Status CpuDevice::runOrPush(const qlora_command &command) {
-  if (command.queue != QLORA_QUEUE_COMMUNICATION)
-    return runNow(command);
-  communication->push(command);
-  return Status::ok();
-}
-
-Status CpuDevice::record(const qlora_command &command) {
-  if (command.queue == QLORA_QUEUE_COMMUNICATION)
-    communication->push(command);
-  else
-    communication->record(command.target);
-  return Status::ok();
-}
-
-Status CpuDevice::wait(const qlora_command &command) {
-  if (command.queue == QLORA_QUEUE_COMMUNICATION) {
-    communication->push(command);
-    return Status::ok();
-  }
-  const Exposed timed(exposed);
-  return communication->wait(command.target);
 }
 
 void CpuDevice::cancel() {

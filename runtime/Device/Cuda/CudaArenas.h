@@ -31,7 +31,7 @@ public:
   uint8_t *hostAddress(uint32_t arena) const {
     return static_cast<uint8_t *>(hostMemory[arena].get());
   }
-  uint64_t bytes(uint32_t arena) const { return sizes[arena]; }
+  const std::vector<uint64_t> &bytes() const { return sizes; } ///< per arena
   /// Returns the bytes of all arenas in device memory.
   uint64_t totalBytes() const;
   /// Returns the device address of the qlora_step_block.

@@ -27,24 +27,30 @@ static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 static constexpr auto kEndBound = std::chrono::seconds(1);
 
 namespace {
-class CudaDevice final : public Device, public CudaContext {
+class CudaDevice final : public Device,
+                         public DeviceGauges,
+                         public AsyncDevice,
+                         public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
              const Nccl *nccl, CudaGpu gpu)
-      : Device(options), api(driver), nccl(nccl), gpu(std::move(gpu)),
+      : Device(options, {.name = "cuda", .hardware = gpu.name, .lead = 1}),
+        api(driver), nccl(nccl), gpu(std::move(gpu)),
         tuner(options.gemmTable, options.gemmCache) {}
   ~CudaDevice() override;
 
-  std::string_view name() const override { return "cuda"; }
-  std::span<uint8_t> hostArena(uint32_t) override { return {}; }
-  bool hasHostArenas() const override { return false; }
-  int64_t lead() const override { return 1; }
+  const DeviceGauges &gauges() const override { return *this; }
   std::vector<ReserveUse> reserve() const override;
   GpuReadings readings() const override;
-  std::string hardware() const override { return gpu.name; }
-  bool settle() override;
-  std::string gemmTable() const override {
-    return tuner.table().gpus.empty() ? "" : tuner.table().text();
+
+  AsyncDevice *async() override { return this; }
+  bool endWork() override;
+  Status startReadArena(uint32_t arena, uint64_t offset,
+                        uint64_t bytes) override {
+    return reads.start(arenas.address(arena) + offset, bytes);
+  }
+  Status finishReadArena(std::span<uint8_t> data) override {
+    return reads.finish(data);
   }
 
   // Overrides of CudaContext, which library kernels use.
@@ -70,33 +76,13 @@ protected:
                    std::span<uint8_t> data) override {
     return transfers.read(arenas.address(arena) + offset, data);
   }
-  Status startReadArena(uint32_t arena, uint64_t offset,
-                        uint64_t bytes) override {
-    return reads.start(arenas.address(arena) + offset, bytes);
-  }
-  Status finishReadArena(std::span<uint8_t> data) override {
-    return reads.finish(data);
-  }
   Status runRow(const KernelRow &row, const KernelRequest &request,
                 std::span<const qlora_operand> operands) override;
-  uint64_t allocatedBytes(uint32_t arena) const override {
-    return arenas.bytes(arena);
-  }
   const KernelRow *rowOf(uint32_t launch) const override {
     return launches.row(launch);
   }
   Status beginEntry(const qlora_entry &entry) override;
-  bool isReplaying() const override { return graphs.isReplaying(); }
-  Status launch(const qlora_command &command) override;
-  Status fill(const qlora_command &command) override;
-  Status copy(const qlora_command &command) override;
-  Status collective(const qlora_command &command) override;
-  Status record(const qlora_command &command) override {
-    return queues.record(command.target, command.queue);
-  }
-  Status wait(const qlora_command &command) override {
-    return queues.wait(command.target, command.queue);
-  }
+  Status execute(const qlora_command &command) override;
   Status finishEntry() override;
   void cancel() override { isCancelled = true; }
   StatusOr<std::unique_ptr<CommandTimer>> makeTimer() override {
@@ -104,6 +90,10 @@ protected:
   }
 
 private:
+  Status launch(const qlora_command &command);
+  Status fill(const qlora_command &command);
+  Status copy(const qlora_command &command);
+  Status collective(const qlora_command &command);
   Status prepareQueues();
   Status prepareKernels();
   Status prepareLaunches();
@@ -161,14 +151,14 @@ private:
 CudaDevice::~CudaDevice() {
   // Memory must not be freed while work uses it.
   if (ranks)
-    (void)settle();
+    (void)endWork();
   else if (queues.compute())
     (void)queues.synchronize();
   dropTimer();
 }
 
 /// Waits briefly for the end of all work; aborts collectives that do not end.
-bool CudaDevice::settle() {
+bool CudaDevice::endWork() {
   if (!ranks || queues.endWithin(kEndBound))
     return true;
   ranks->abort();
@@ -200,8 +190,12 @@ Status CudaDevice::prepareKernels() {
   QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
   QLORA_RETURN_IF_ERROR(tuner.begin(gpu, api, blas(), gemms));
   QLORA_RETURN_IF_ERROR(prepareLaunches());
-  return tuner.finish(gemms, api, queues, transfers, arenas.spans(),
-                      options.collectives[QLORA_GROUP_DP], notes);
+  QLORA_RETURN_IF_ERROR(
+      tuner.finish(gemms, api, queues, transfers, arenas.spans(),
+                   options.collectives[QLORA_GROUP_DP], notes));
+  if (!tuner.table().gpus.empty())
+    gemmText = tuner.table().text();
+  return Status::ok();
 }
 
 Status CudaDevice::prepareLaunches() {
@@ -263,6 +257,7 @@ Status CudaDevice::allocate(FrozenArena *) {
   QLORA_RETURN_IF_ERROR(prepareQueues());
   QLORA_RETURN_IF_ERROR(
       arenas.allocate(api, module->arenas(), gpu, queues.compute()));
+  allocated = arenas.bytes();
   QLORA_RETURN_IF_ERROR(prepareKernels());
   return connectRanks();
 }
@@ -285,7 +280,8 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
   QLORA_RETURN_IF_ERROR(graphs.begin(
       graphIndex(),
       !options.graphs || isObserved() || isTimed() || !mayHaveGraph()));
-  if (isReplaying())
+  isReplaying = graphs.isReplaying();
+  if (isReplaying)
     return Status::ok();
   return graphs.orAbandon(queues.fork(queuesOfEntry[entryIndex]));
 }
@@ -293,11 +289,28 @@ Status CudaDevice::beginEntry(const qlora_entry &entry) {
 Status CudaDevice::finishEntry() {
   if (isCancelled)
     graphs.abandon();
-  if (isCancelled || isReplaying())
+  if (isCancelled || isReplaying)
     return Status::ok();
   QLORA_RETURN_IF_ERROR(
       graphs.orAbandon(queues.join(queuesOfEntry[entryIndex])));
   return graphs.end(mayHaveGraph());
+}
+
+Status CudaDevice::execute(const qlora_command &command) {
+  switch (command.kind) {
+  case QLORA_COMMAND_LAUNCH:
+    return launch(command);
+  case QLORA_COMMAND_FILL:
+    return fill(command);
+  case QLORA_COMMAND_COPY:
+    return copy(command);
+  case QLORA_COMMAND_COLLECTIVE:
+    return collective(command);
+  case QLORA_COMMAND_RECORD:
+    return queues.record(command.target, command.queue);
+  default: // QLORA_COMMAND_WAIT
+    return queues.wait(command.target, command.queue);
+  }
 }
 
 Status CudaDevice::launch(const qlora_command &command) {

@@ -16,13 +16,10 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
-  explicit NullDevice(const DeviceOptions &options) : Device(options) {}
-  std::string_view name() const override { return "null"; }
-  std::span<uint8_t> hostArena(uint32_t) override { return {}; }
-  bool hasHostArenas() const override { return false; }
+  explicit NullDevice(const DeviceOptions &options)
+      : Device(options, {.name = "null", .hasRanks = false}) {}
 
 protected:
-  bool hasRanks() const override { return false; }
   Status allocate(FrozenArena *) override;
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {
     return Status::ok();
@@ -35,27 +32,11 @@ protected:
                 std::span<const qlora_operand>) override {
     return Status::ok();
   }
-  uint64_t allocatedBytes(uint32_t) const override { return 0; }
   Status beginEntry(const qlora_entry &entry) override;
-  Status launch(const qlora_command &command) override {
-    return access(command);
-  }
-  Status fill(const qlora_command &command) override { return access(command); }
-  Status copy(const qlora_command &command) override { return access(command); }
-  Status collective(const qlora_command &command) override {
-    return access(command);
-  }
-  Status record(const qlora_command &command) override {
-    return check.record(command.queue, command.target);
-  }
-  Status wait(const qlora_command &command) override {
-    return check.wait(command.queue, command.target);
-  }
+  Status execute(const qlora_command &command) override;
   Status finishEntry() override { return check.finish(results); }
 
 private:
-  Status access(const qlora_command &command);
-
   std::vector<RangeUse> results; ///< results of the current entry
   AccessCheck check;
 };
@@ -93,7 +74,11 @@ Status NullDevice::beginEntry(const qlora_entry &entry) {
   return Status::ok();
 }
 
-Status NullDevice::access(const qlora_command &command) {
+Status NullDevice::execute(const qlora_command &command) {
+  if (command.kind == QLORA_COMMAND_RECORD)
+    return check.record(command.queue, command.target);
+  if (command.kind == QLORA_COMMAND_WAIT)
+    return check.wait(command.queue, command.target);
   std::vector<RangeUse> uses;
   const auto operands = module->operands(command);
   for (size_t i = 0; i < operands.size(); ++i) {

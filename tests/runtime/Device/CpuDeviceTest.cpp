@@ -231,7 +231,7 @@ TEST_F(CpuDeviceTest, StartedReadsAreTakenInTheirOrder) {
   auto bytes = [](float &value) {
     return std::span(reinterpret_cast<uint8_t *>(&value), sizeof value);
   };
-  EXPECT_EQ(device->lead(), 0);
+  EXPECT_EQ(device->traits.lead, 0);
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
   floats(kDemoFrozen)[3] = -1; // after the read, so it has no effect
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());

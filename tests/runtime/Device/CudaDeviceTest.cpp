@@ -98,7 +98,7 @@ TEST_F(CudaDeviceTest, InputsWithSegmentsHaveAGraphOfTheirOwn) {
 
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
-  EXPECT_GT(device->lead(), 0);
+  EXPECT_GT(device->traits.lead, 0);
   // Two rounds of the ring of started reads. Finishes a read after the next
   // read has started.
   constexpr int kReads = 2 * Device::kMaxStartedReads;
@@ -344,7 +344,7 @@ TEST_F(CudaDeviceTest, MeasuresWhatIsBesideTheArenas) {
     EXPECT_FALSE(use.shared);
     arenas += use.allocatedBytes;
   }
-  const std::vector<ReserveUse> reserve = device->reserve();
+  const std::vector<ReserveUse> reserve = device->gauges().reserve();
   ASSERT_EQ(reserve.size(), 2u);
   EXPECT_EQ(reserve[0].bytes, 100u << 20);
   EXPECT_EQ(reserve[1].bytes, fake::usedBytes() - arenas);

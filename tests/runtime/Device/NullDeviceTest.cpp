@@ -332,8 +332,8 @@ TEST(NullDevice, ChecksLibraryLaunches) {
 }
 
 TEST(Registry, NamesDevices) {
-  EXPECT_EQ((*createDevice("cpu", {}))->name(), "cpu");
-  EXPECT_EQ((*createDevice("null", {}))->name(), "null");
+  EXPECT_EQ((*createDevice("cpu", {}))->traits.name, "cpu");
+  EXPECT_EQ((*createDevice("null", {}))->traits.name, "null");
   // If the machine has no usable GPU, the error says what is missing.
   const auto cuda = createDevice("cuda", {});
   EXPECT_EQ(cuda.isOk() ? StatusCode::kNotFound : cuda.status().code(),

@@ -14,10 +14,8 @@ namespace {
 /// attention.
 class ChoosingDevice final : public Device {
 public:
-  explicit ChoosingDevice(const char *row) : row(row) {}
-  std::string_view name() const override { return "choosing"; }
-  std::span<uint8_t> hostArena(uint32_t) override { return {}; }
-  bool hasHostArenas() const override { return false; }
+  explicit ChoosingDevice(const char *row)
+      : Device({}, {.name = "choosing"}), row(row) {}
 
 protected:
   const KernelRow *rowOf(uint32_t) const override { return findKernelRow(row); }
@@ -32,14 +30,7 @@ protected:
                 std::span<const qlora_operand>) override {
     return Status::ok();
   }
-  uint64_t allocatedBytes(uint32_t) const override { return 0; }
-  Status beginEntry(const qlora_entry &) override { return Status::ok(); }
-  Status launch(const qlora_command &) override { return Status::ok(); }
-  Status fill(const qlora_command &) override { return Status::ok(); }
-  Status copy(const qlora_command &) override { return Status::ok(); }
-  Status collective(const qlora_command &) override { return Status::ok(); }
-  Status record(const qlora_command &) override { return Status::ok(); }
-  Status wait(const qlora_command &) override { return Status::ok(); }
+  Status execute(const qlora_command &) override { return Status::ok(); }
   Status finishEntry() override { return Status::ok(); }
 
 private:

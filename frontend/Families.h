@@ -18,7 +18,12 @@
 
 namespace qlora {
 
-enum class BiasRule { kNever, kByKey, kAlways };
+enum class BiasRule {
+  kNever,
+  kByKey,       ///< if the key is true
+  kUnlessFalse, ///< if the key is true or missing
+  kAlways,
+};
 
 /// Rules for which layers attend only to a window of past tokens.
 enum class WindowRule {
@@ -180,7 +185,6 @@ struct ConfigDefaults {
   /// `partial_rotary_factor`; 0: the family has no such key.
   double partialRotary = 0;
   int64_t innerFactor = 0; ///< times the hidden size; 0: key required
-  bool biases = false; ///< for the keys of BiasRule::kByKey
   /// `pad_token_id`, whose row of the embedding gets no gradient; -1: none.
   int64_t paddingToken = -1;
   bool padsEmbedding = true; ///< false: `pad_token_id` has no effect
@@ -188,6 +192,12 @@ struct ConfigDefaults {
   const char *activation = "silu";
   double dropout = 0; ///< of each kind for which the family has a key
   bool tied = false;  ///< `tie_word_embeddings`
+};
+
+/// What vLLM supports of the class. GgufFamilies.h says what llama.cpp lacks.
+struct VllmSupport {
+  bool lora = true; ///< docs/models/supported_models.md, column LoRA
+  bool stackedExperts = false; ///< is_3d_moe_weight of the class
 };
 
 struct Family {
@@ -204,6 +214,7 @@ struct Family {
   ConfigNames keys = {};
   ModuleNames modules = {};
   ConfigDefaults defaults = {};
+  VllmSupport vllm = {};
 };
 
 /// A multimodal model type, whose config.json has the text model's keys in

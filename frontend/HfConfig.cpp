@@ -143,8 +143,9 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
       {keys.outputBias, family.mixer.outputBias, config.outputBias},
       {keys.mlpBias, family.mlp.bias, config.mlpBias}};
   for (const auto &[key, rule, there] : biases) {
-    const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
-    QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
+    QLORA_ASSIGN_OR_RETURN(
+        const bool value,
+        fields.boolean(key, rule == BiasRule::kUnlessFalse));
     // Several linears may share a key. True is valid if one may have a bias.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&
@@ -154,7 +155,7 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
       return Status::invalid("'{}' is true, but {} has no such bias; set it "
                              "to false",
                              key, family.architecture);
-    there = rule == BiasRule::kAlways || (rule == BiasRule::kByKey && value);
+    there = rule == BiasRule::kAlways || (rule != BiasRule::kNever && value);
   }
   return Status::ok();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The tables of targets, of model families and of rules.
+// The tables of targets and of rules.
 
 #include "tools/qlora/TargetRules.h"
 
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 
+#include "frontend/Families.h"
 #include "runtime/Base/OptionTable.h"
 
 namespace qlora {
@@ -35,40 +36,10 @@ StatusOr<ExportTarget> parseExportTarget(const std::string &name) {
 
 namespace {
 
-/// What vLLM supports of one class of transformers. frontend/GgufFamilies.h
-/// says what llama.cpp supports.
-struct FamilySupport {
-  std::string_view architecture;
-  bool hasVllmLora; ///< docs/models/supported_models.md, column LoRA
-  bool isVllmStacked = false; ///< is_3d_moe_weight of the model's class
-};
-
-constexpr FamilySupport kFamilies[] = {
-    {"LlamaForCausalLM", true},
-    {"MistralForCausalLM", true},
-    {"Qwen2ForCausalLM", true},
-    {"Qwen3ForCausalLM", true},
-    {"Gemma2ForCausalLM", true},
-    {"Gemma3ForCausalLM", true},
-    {"MixtralForCausalLM", true},
-    {"Qwen2MoeForCausalLM", true},
-    {"Qwen3MoeForCausalLM", true},
-    {"GptOssForCausalLM", true, true},
-    {"Phi3ForCausalLM", true},
-    {"Olmo2ForCausalLM", true},
-    {"GraniteForCausalLM", true},
-    {"SmolLM3ForCausalLM", true},
-    {"GPT2LMHeadModel", false},
-    {"Starcoder2ForCausalLM", true},
-    {"StableLmForCausalLM", false},
-};
-
-constexpr FamilySupport kUnknown = {"", false};
-
-const FamilySupport &supportOf(const ExportFacts &facts) {
-  const auto found = std::ranges::find(kFamilies, facts.architecture,
-                                       &FamilySupport::architecture);
-  return found == std::end(kFamilies) ? kUnknown : *found;
+/// Returns what vLLM supports of the model: no adapters if it has no record.
+VllmSupport vllmOf(const ExportFacts &facts) {
+  const auto family = findFamily({facts.architecture}, "");
+  return family.isOk() ? family.value()->vllm : VllmSupport{.lora = false};
 }
 
 /// vLLM's choices of --max-lora-rank (vllm/config/lora.py, MaxLoRARanks).
@@ -117,7 +88,7 @@ constexpr TargetRule kRules[] = {
      "load the output folder with transformers"},
     // The model's family.
     {kVllm, kNo,
-     [](const Facts &f) { return f.isAdapter && !supportOf(f).hasVllmLora; },
+     [](const Facts &f) { return f.isAdapter && !vllmOf(f).lora; },
      "vLLM has no LoRA for {architecture}", kMerge},
     // Kinds of adapters.
     {kVllm, kNo, [](const Facts &f) { return f.usesDora; }, "vLLM has no DoRA",
@@ -150,7 +121,7 @@ constexpr TargetRule kRules[] = {
     // Adapted modules.
     {kVllm, kNo,
      [](const Facts &f) {
-       return f.adaptsStackedExperts && !supportOf(f).isVllmStacked;
+       return f.adaptsStackedExperts && !vllmOf(f).stackedExperts;
      },
      "vLLM has adapters of single experts of {architecture}, but no "
      "target_parameters",

@@ -269,6 +269,18 @@ static constexpr Family kFamilies[] = {
         .defaults = {.kvHeads = 32, .partialRotary = 0.25, .normEpsilon = 1e-5},
         .vllm = {.lora = false},
     },
+    {
+        .architecture = "SeedOssForCausalLM",
+        .modelType = "seed_oss",
+        .mixer = {.inputBias = kUnlessFalse, .outputBias = kByKey},
+        .mlp = {.bias = kByKey},
+        .keys = {.residualDropout = "residual_dropout",
+                 .outputBias = "attention_out_bias"},
+        .defaults = {.kvHeads = 8,
+                     .headDim = 128,
+                     .paddingToken = 1,
+                     .dropout = 0.1},
+    },
 };
 
 static constexpr Wrapper kWrappers[] = {

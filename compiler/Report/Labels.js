@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // plan.html: the data, and display names and number formats.
-'use strict';
 
-const {plan, run} = JSON.parse(document.getElementById('data').textContent);
+const {plan, run} = data;
 const {categories, texts} = plan.timeline;
 const entries = plan.entries.map(
     (e, i) => ({...e, ...plan.timeline.entries[i]}));
-const byId = (id) => document.getElementById(id);
 
 // Arenas in the order of the bar: key in plan.json (and of the colour), display
 // name, and description.
@@ -98,14 +96,4 @@ function commandName(entry, c) {
   const label = texts[entry.commands.label[c]];
   const name = kCommands[kernel] ?? kernel;
   return label ? `${name} of ${label}` : name;
-}
-
-//---- Elements ---------------------------------------------------------------
-
-// Creates an element. Strings become text nodes, so they are never markup.
-function make(tag, className, ...content) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  element.append(...content);
-  return element;
 }

@@ -6,12 +6,12 @@
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Report/EntryTimeline.h"
-#include "compiler/Report/HtmlReport.h"
 #include "compiler/Report/PlanTimes.h"
 #include "compiler/Report/RunMetadata.h"
 #include "compiler/Report/TimelineJson.h"
 #include "compiler/Schedule/EntryBuffers.h"
 
+#include "runtime/Base/FillPage.h"
 #include "runtime/Base/HostMemory.h"
 
 #include "mlir/IR/Threading.h"
@@ -22,6 +22,9 @@
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
+
+extern const char qloraReportPage[];
+extern const char qloraReportScript[];
 
 /// Maximum number of buffers that are listed per entry, largest first.
 static constexpr size_t kLargest = 8;
@@ -251,5 +254,7 @@ FailureOr<std::string> qlora::reportText(ModuleOp program, ReportFormat format,
   StatusOr<std::string> run = runMetadata(program, device);
   if (!run.isOk())
     return emitError(program.getLoc(), run.status().message());
-  return htmlReport(text, *run);
+  return fillPage(qloraReportPage,
+                  "{\"plan\":" + text + ",\"run\":" + *run + "}",
+                  qloraReportScript);
 }

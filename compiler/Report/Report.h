@@ -25,7 +25,8 @@
 // "rematerialize" (Graph/StepProblem.h).
 //
 // plan.html, for a browser: the same data as tables and charts, in one file
-// that loads nothing else (HtmlReport.h).
+// that loads nothing else: Page.html with {"plan": plan.json, "run":
+// RunMetadata.h} (runtime/Base/FillPage.h).
 //
 // tools/qloracc/memory_viz.py converts plan.json for pytorch.org/memory_viz.
 

@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Watch/Chart.h"
 #include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
@@ -110,36 +109,32 @@ static std::string textOf(const json &row, const char *name, const char *ids) {
   return fmt::format("{}", fmt::join(numbers, " "));
 }
 
-static std::string cell(std::string text) {
-  if (text.size() > kMostBytes) {
-    size_t end = kMostBytes;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-      --end; // not inside of a character
-    text = text.substr(0, end) + "…";
-  }
-  return "<td><div class=\"answer\">" + escapeHtml(text) + "</div></td>";
+static std::string firstBytes(std::string text) {
+  if (text.size() <= kMostBytes)
+    return text;
+  size_t end = kMostBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end; // not inside of a character
+  return text.substr(0, end) + "…";
 }
 
-std::string answersHtml(const std::vector<FirstAnswers> &answers) {
-  if (answers.empty())
-    return "";
-  std::string html = "<section><h2>First answers</h2><div "
-                     "class=\"wide\"><table><thead><tr><th>prompt</th>"
-                     "<th>reference</th>";
+Table answersTable(const std::vector<FirstAnswers> &answers) {
+  TextRow head = {"prompt", "reference"};
   for (const FirstAnswers &after : answers)
-    html += fmt::format("<th>after step {}</th>", after.step);
-  html += "</tr></thead><tbody>";
-  const std::vector<json> &rows = answers.back().rows;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    html += "<tr>" + cell(textOf(rows[i], "prompt", "prompt_ids")) +
-            cell(textOf(rows[i], "reference", "reference_ids"));
+    head.push_back(fmt::format("after step {}", after.step));
+  std::vector<TextRow> rows;
+  for (size_t i = 0; !answers.empty() && i < answers.back().rows.size(); ++i) {
+    const json &last = answers.back().rows[i];
+    TextRow &row = rows.emplace_back(
+        TextRow{firstBytes(textOf(last, "prompt", "prompt_ids")),
+                firstBytes(textOf(last, "reference", "reference_ids"))});
     for (const FirstAnswers &after : answers)
-      html += cell(i < after.rows.size()
-                       ? textOf(after.rows[i], "prediction", "output_ids")
-                       : "");
-    html += "</tr>";
+      row.push_back(
+          i < after.rows.size()
+              ? firstBytes(textOf(after.rows[i], "prediction", "output_ids"))
+              : "");
   }
-  return html + "</tbody></table></div></section>";
+  return {"First answers", std::move(rows), std::move(head), "", "answers"};
 }
 
 } // namespace qlora

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/Watch/PageData.h"
+
 namespace qlora {
 
 inline constexpr const char *kAnswersFolder = "predictions";
@@ -49,8 +51,9 @@ std::string metricText(std::string_view metric, double value);
 /// Returns all metrics of answers in a line of the log, as text.
 std::string loggedMetricsText(const nlohmann::json &evaluation);
 
-/// Returns a section of a page, or an empty text without answers.
-std::string answersHtml(const std::vector<FirstAnswers> &answers);
+/// Returns a table of a page (PageData.h), without rows if there are no
+/// answers.
+Table answersTable(const std::vector<FirstAnswers> &answers);
 
 } // namespace qlora
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <random>
 
 #include "runtime/Base/Amounts.h"
@@ -22,18 +21,6 @@ static constexpr uint64_t kSeed = 20260101;
 // The bootstrap
 // -----------------------------------------------------------------------
 
-/// Draws `count` indices below `count`, in blocks of `block` adjacent indices.
-static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
-                                     size_t block) {
-  std::vector<size_t> drawn;
-  while (drawn.size() < count) {
-    const size_t start = random() % (count - block + 1);
-    for (size_t i = 0; i < block && drawn.size() < count; ++i)
-      drawn.push_back(start + i);
-  }
-  return drawn;
-}
-
 /// Returns `value` with its interval. `draw` returns a resampled value.
 static Estimate
 estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
@@ -47,75 +34,69 @@ estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
   return {value, values[kDraws / 40], values[kDraws - 1 - kDraws / 40]};
 }
 
-static double rateOf(const std::vector<SpeedWindow> &windows,
-                     const std::vector<size_t> &drawn) {
+/// Returns the total tokens per total seconds of the windows.
+static double rateOf(const std::vector<SpeedWindow> &windows) {
   double tokens = 0, seconds = 0;
-  for (const size_t i : drawn) {
-    tokens += windows[i].tokens;
-    seconds += windows[i].seconds;
+  for (const SpeedWindow &window : windows) {
+    tokens += window.tokens;
+    seconds += window.seconds;
   }
   return tokens / seconds;
 }
 
-static std::vector<size_t> allOf(size_t count) {
-  std::vector<size_t> all(count);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
+/// Returns the rate of resampled windows, in blocks that leave many blocks of
+/// correlated neighbours.
+static double drawRate(std::mt19937_64 &random,
+                       const std::vector<SpeedWindow> &windows) {
+  const size_t block =
+      std::max<size_t>(1, std::lround(std::cbrt(windows.size())));
+  std::vector<SpeedWindow> drawn;
+  while (drawn.size() < windows.size()) {
+    const size_t start = random() % (windows.size() - block + 1);
+    for (size_t i = 0; i < block && drawn.size() < windows.size(); ++i)
+      drawn.push_back(windows[start + i]);
+  }
+  return rateOf(drawn);
 }
 
-/// Returns a block length that leaves many blocks of correlated neighbours.
-static size_t blockOf(size_t count) {
-  return std::max<size_t>(1, std::lround(std::cbrt(count)));
+/// Combines the rates of both. Returns nullopt if either has too few windows.
+static std::optional<Estimate>
+estimateOf(const std::vector<SpeedWindow> &run,
+           const std::vector<SpeedWindow> &first,
+           const std::function<double(double, double)> &combine) {
+  if (std::min(run.size(), first.size()) < kFewest)
+    return std::nullopt;
+  return estimate(combine(rateOf(run), rateOf(first)),
+                  [&](std::mt19937_64 &random) {
+                    const double own = drawRate(random, run);
+                    return combine(own, drawRate(random, first));
+                  });
 }
 
 std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
                                    const std::vector<SpeedWindow> &first) {
-  if (std::min(run.size(), first.size()) < kFewest)
-    return std::nullopt;
-  return estimate(
-      rateOf(run, allOf(run.size())) / rateOf(first, allOf(first.size())),
-      [&](std::mt19937_64 &random) {
-        const double own =
-            rateOf(run, drawAgain(random, run.size(), blockOf(run.size())));
-        return own / rateOf(first, drawAgain(random, first.size(),
-                                             blockOf(first.size())));
-      });
+  return estimateOf(run, first, std::divides());
 }
 
-static double meanOf(const std::vector<double> &values,
-                     const std::vector<size_t> &drawn) {
-  double sum = 0;
-  for (const size_t i : drawn)
-    sum += values[i];
-  return sum / static_cast<double>(drawn.size());
+/// Returns windows whose rate is the mean of the values.
+static std::vector<SpeedWindow> unitsOf(const std::vector<double> &values) {
+  std::vector<SpeedWindow> windows;
+  for (const double value : values)
+    windows.push_back({value, 1});
+  return windows;
 }
 
 std::optional<Estimate> meanDifference(const std::vector<double> &run,
                                        const std::vector<double> &first,
                                        bool arePaired) {
-  if (std::min(run.size(), first.size()) < kFewest)
-    return std::nullopt;
-  if (arePaired) {
-    std::vector<double> differences(run.size());
-    std::ranges::transform(run, first, differences.begin(), std::minus());
-    return estimate(meanOf(differences, allOf(differences.size())),
-                    [&](std::mt19937_64 &random) {
-                      return meanOf(differences,
-                                    drawAgain(random, differences.size(),
-                                              blockOf(differences.size())));
-                    });
-  }
-  const auto draw = [](std::mt19937_64 &random,
-                       const std::vector<double> &values) {
-    return meanOf(values,
-                  drawAgain(random, values.size(), blockOf(values.size())));
-  };
-  return estimate(meanOf(run, allOf(run.size())) -
-                      meanOf(first, allOf(first.size())),
-                  [&](std::mt19937_64 &random) {
-                    const double own = draw(random, run);
-                    return own - draw(random, first);
-                  });
+  if (!arePaired || run.size() < kFewest)
+    return estimateOf(unitsOf(run), unitsOf(first), std::minus());
+  std::vector<double> differences(run.size());
+  std::ranges::transform(run, first, differences.begin(), std::minus());
+  const auto units = unitsOf(differences);
+  return estimate(rateOf(units), [&](std::mt19937_64 &random) {
+    return drawRate(random, units);
+  });
 }
 
 // Runs
@@ -148,8 +129,8 @@ static EndLosses endLosses(const RunFolder &run) {
       all.steps.push_back(numberOf(line, "step"));
       all.losses.push_back(loss);
     }
-  const size_t kept = std::min(
-      all.losses.size(), std::max(kFewest, (all.losses.size() + 3) / 4));
+  const size_t kept = std::min(all.losses.size(),
+                               std::max(kFewest, (all.losses.size() + 3) / 4));
   const auto last = [&](std::vector<double> &values) {
     values.erase(values.begin(), values.end() - static_cast<int64_t>(kept));
   };
@@ -191,14 +172,11 @@ std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
     each.ranks = numberOf(run.environment, "ranks");
     each.steps = numberOf(logged.totals.empty() ? last : logged.totals, "step");
     each.tokens = numberOf(last, "num_input_tokens_seen");
-    each.tokensPerSecond = windows.empty()
-                               ? numberOf(last, "tokens_per_second")
-                               : rateOf(windows, allOf(windows.size()));
+    each.tokensPerSecond =
+        windows.empty() ? numberOf(last, "tokens_per_second") : rateOf(windows);
     each.planned = numberOf(run.plan, "planned_bytes");
     each.peak = peakOf(logged);
-    each.loss = losses.losses.empty()
-                    ? std::nan("")
-                    : meanOf(losses.losses, allOf(losses.losses.size()));
+    each.loss = rateOf(unitsOf(losses.losses)); // NaN if there are none
     each.evaluationLoss =
         logged.evaluations.empty()
             ? std::nan("")
@@ -253,19 +231,17 @@ static std::string verdict(const std::optional<Estimate> &estimate, double none,
   return estimate->holds(none) ? "tie" : estimate->value < none ? less : more;
 }
 
-std::vector<ComparisonRow>
-comparisonRows(const std::vector<ComparedRun> &runs) {
-  std::vector<ComparisonRow> rows;
+std::vector<TextRow> comparisonRows(const std::vector<ComparedRun> &runs) {
+  std::vector<TextRow> rows;
   const auto add = [&](const char *name, auto text) {
-    ComparisonRow row{name, {}};
-    for (const ComparedRun &run : runs)
-      row.values.push_back(text(run));
+    TextRow row = {name};
+    std::ranges::transform(runs, std::back_inserter(row), text);
     // Leave out rows in which no run has a value.
-    if (std::ranges::any_of(row.values,
-                            [](auto &value) { return value != "–"; }))
+    if (std::ranges::count(row, "–") < std::ssize(runs))
       rows.push_back(std::move(row));
   };
   using Run = const ComparedRun &;
+  add("", [](Run run) { return run.name; });
   add("ranks", [](Run run) { return shownCount(run.ranks); });
   add("steps", [](Run run) { return shownCount(run.steps); });
   add("tokens", [](Run run) { return shownCount(run.tokens); });
@@ -316,20 +292,16 @@ static std::string padded(const std::string &text, size_t width) {
 
 std::string comparisonTable(const std::vector<ComparedRun> &runs) {
   constexpr size_t kNames = 21;
-  auto rows = comparisonRows(runs);
-  ComparisonRow heading{"", {}};
-  for (const ComparedRun &run : runs)
-    heading.values.push_back(run.name);
-  rows.insert(rows.begin(), heading);
-  std::vector<size_t> widths(runs.size(), 0);
-  for (const ComparisonRow &row : rows)
-    for (size_t i = 0; i < widths.size(); ++i)
-      widths[i] = std::max(widths[i], widthOf(row.values[i]));
+  const auto rows = comparisonRows(runs);
+  std::vector<size_t> widths(runs.size() + 1, 0);
+  for (const TextRow &row : rows)
+    for (size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], widthOf(row[i]));
   std::string text;
-  for (const ComparisonRow &row : rows) {
-    text += fmt::format("{:<{}}", row.name, kNames);
-    for (size_t i = 0; i < widths.size(); ++i)
-      text += "  " + padded(row.values[i], widths[i]);
+  for (const TextRow &row : rows) {
+    text += fmt::format("{:<{}}", row[0], kNames);
+    for (size_t i = 1; i < row.size(); ++i)
+      text += "  " + padded(row[i], widths[i]);
     text += "\n";
   }
   return text;

@@ -35,9 +35,9 @@ struct ComparedRun {
   std::string name;
   double ranks, steps, tokens, tokensPerSecond, planned, peak, loss,
       evaluationLoss;
-  std::optional<Estimate> speedUp;  ///< nullopt if there are too few lines
-  double efficiency;                ///< speed-up per rank
-  double exposed; ///< fraction of time waiting for other ranks
+  std::optional<Estimate> speedUp; ///< nullopt if there are too few lines
+  double efficiency;               ///< speed-up per rank
+  double exposed;                  ///< fraction of time waiting for other ranks
   std::optional<Estimate> lossDifference; ///< run minus first run
 };
 
@@ -58,12 +58,9 @@ std::optional<Estimate> meanDifference(const std::vector<double> &run,
 /// Compares each run with the first. `runs` must not be empty.
 std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs);
 
-/// A row of the table: its name, and a text for each run.
-struct ComparisonRow {
-  std::string name;
-  std::vector<std::string> values;
-};
-std::vector<ComparisonRow> comparisonRows(const std::vector<ComparedRun> &runs);
+/// Returns the table: rows of a name and a text for each run. The first row has
+/// the names of the runs.
+std::vector<TextRow> comparisonRows(const std::vector<ComparedRun> &runs);
 
 /// Returns the table as text for a terminal.
 std::string comparisonTable(const std::vector<ComparedRun> &runs);

@@ -138,7 +138,7 @@ def check_metrics(out):
     check([line["eval_rougeL"] for line in logged] ==
           [line["eval_rougeL"] for line in evaluations], logged)
     report = read(os.path.join(out, "report.html")).decode()
-    check(f"after step {STEPS}<" in report, "the report has no answers")
+    check(f'"after step {STEPS}"' in report, "the report has no answers")
 
 
 def check_generate(test, out):

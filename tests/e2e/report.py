@@ -9,6 +9,7 @@ Output folders are created, complete ones and ones with hostile logs; qlora-run
 --report makes their pages, and qlora compare one of all. Chromium opens each
 at a phone's width and at a desktop's: nothing is wider than the window, the
 charts have their size, no user text became markup, and the console is silent.
+Pages with other data check the ticks, labels and marks of charts.
 """
 
 import argparse
@@ -36,6 +37,17 @@ document.querySelector("iframe").onload = event => {{
         chart => chart.getBoundingClientRect().width),
     figures: page.querySelectorAll("figure").length,
     lines: page.querySelectorAll("svg.chart .line").length,
+    labels: [...page.querySelectorAll("svg.chart text")].map(
+        text => text.textContent),
+    paths: [...page.querySelectorAll("svg.chart .line")].map(
+        line => line.getAttribute("d")),
+    marks: [...page.querySelectorAll("svg.chart circle")].map(
+        mark => mark.getAttribute("cx")),
+    legend: [...page.querySelectorAll(".legend span")].map(
+        entry => entry.textContent),
+    ticks: {ranges}.map(
+        range => event.target.contentWindow.roundTicks(...range)),
+    marked: page.querySelectorAll("h1 *, td div *, th div *").length,
     clipped: [...page.querySelectorAll("svg.chart text")].filter(text => {{
       const box = text.getBBox();
       return box.x < 0 || box.x + box.width > 360;
@@ -51,6 +63,11 @@ document.querySelector("iframe").onload = event => {{
   document.body.append(found);
 }};
 </script>"""
+
+
+# Pairs of values that an axis must cover.
+RANGES = [[0, 100], [1.2, 3.1], [7, 7], [0, 0], [1e-300, 1e-300],
+          [-1e300, 1e300], [1e300, 1e300], [1, 1 + 1e-15], [0, 2e-4]]
 
 
 class Failure(Exception):
@@ -102,7 +119,7 @@ def open_page(page, width, folder, *flags):
     """Opens a page. Returns what Chromium measured in it."""
     path = os.path.join(folder, f"frame-{width}.html")
     with open(path, "w") as file:
-        file.write(FRAME.format(width=width, height=3000,
+        file.write(FRAME.format(width=width, height=3000, ranges=RANGES,
                                 page=html.escape(page)))
     done = subprocess.run(
         ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
@@ -126,7 +143,8 @@ def check_page(name, page, width, lines, folder, figures=5):
     facts = facts_of(page, width, folder)
     where = f"{name} at {width}:"
     check(facts["width"] <= width, where, facts["width"], "wide")
-    check(facts["scripts"] == 0, where, "has a script")
+    check(facts["scripts"] == 2, where, facts["scripts"], "scripts")
+    check(facts["marked"] == 0, where, "text became markup")
     check(not facts["clipped"], where, facts["clipped"], "are cut off")
     check(not facts["broken"], where, facts["broken"], "are broken over lines")
     check(facts["figures"] == figures, where, facts["figures"], "charts")
@@ -135,6 +153,55 @@ def check_page(name, page, width, lines, folder, figures=5):
           facts["charts"])
     if name in ("hostile", "compare"):
         check(HOSTILE in facts["text"], where, facts["text"])
+
+
+def with_chart(page, points, starts_at_zero=False, names=("a",)):
+    """Returns the page with one chart, whose lines all have the points."""
+    data = {"title": "run", "notes": [], "tables": [], "charts": [{
+        "title": "Loss", "xName": "step", "startsAtZero": starts_at_zero,
+        "lines": [{"name": name, "points": points} for name in names]}]}
+    head, _, rest = page.partition('id="data">')
+    return (f'{head}id="data">' + json.dumps(data).replace("<", "\\u003c") +
+            rest[rest.index("</script>"):])
+
+
+def check_ticks(ticks):
+    check(ticks[0] == [0, 20, 40, 60, 80, 100], ticks[0])
+    check(ticks[1] == [1, 1.5, 2, 2.5, 3, 3.5], ticks[1])
+    for (low, high), found in zip(RANGES, ticks):
+        check(3 <= len(found) <= 9, low, high, found)
+        check(found[0] <= low <= high <= found[-1], low, high, found)
+        check(found[0] < found[-1], low, high, found)
+
+
+def check_charts(page, folder):
+    def facts(*points, **more):
+        return facts_of(with_chart(page, points, **more), WIDTHS[0], folder)
+
+    check_ticks(facts([1, 2])["ticks"])
+    for high, label in ((2e-4, "1.5e-4"), (1e-4, "2e-5"), (200000, "150k"),
+                        (-1e300, "-1e300"), (1, "0.2")):
+        labels = facts([0, 0], [1, high])["labels"]
+        check(label in labels, high, labels)
+    # The line ends where the x axis does.
+    found = facts([10, 2], [120, 3])
+    check("100" in found["labels"] and "150" not in found["labels"],
+          found["labels"])
+    check(found["marks"] == ["52", "340"], found["marks"])
+    # The noise of an amount is small if the axis starts at 0.
+    noise = [1, 60.508], [2, 60.516]
+    check("60.51" in facts(*noise)["labels"], "noise does not fill the chart")
+    labels = facts(*noise, starts_at_zero=True)["labels"]
+    check("80" in labels and "60.51" not in labels, labels)
+    [path] = facts([1, 2], [2, 3], [3, None], [4, 2], [5, None],
+                   [6, 1])["paths"]
+    check((path.count("M"), path.count("L")) == (3, 1), path)
+    check(len(facts([5, 2])["marks"]) == 1, "one point is not a mark")
+    found = facts()
+    check("Nothing was logged." in found["text"] and not found["charts"],
+          found)
+    found = facts([1, 2], names=("<b>", "second"))
+    check(found["legend"] == ["<b>", "second"], found["legend"])
 
 
 def make_page(tools, folder, metrics, settings):
@@ -170,6 +237,7 @@ def main():
         # compare.html has three charts, and three of its runs have tokens and
         # times.
         pages["compare"] = (compare(arguments.tools, work, pages), 9, 3)
+        check_charts(pages["one"][0], work)
         for name, (page, lines, figures) in pages.items():
             check(len(page) < 200000, name, len(page), "bytes")
             for width in WIDTHS:

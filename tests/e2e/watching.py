@@ -82,7 +82,7 @@ def watch_cards(runs):
             check(found.get((tag, 4)) == value + rank, tag, found)
         check(found.get((f"train/rank_memory_bytes/{rank}", 4), 0) > 1e6, found)
     with open(os.path.join(folder, "report.html")) as file:
-        check(file.read().count("<figure>") == 7, "the charts of GPUs")
+        check(file.read().count('"startsAtZero":') == 7, "the charts of GPUs")
 
 
 def hold_up(job, rank, ended):
@@ -139,7 +139,8 @@ def main():
             steps = [json.loads(line)["current_steps"] for line in file]
         check(steps == sorted(steps) and steps[-1] == 4 * SAVE_STEPS, steps)
         with open(os.path.join(folder, "report.html")) as file:
-            check(file.read().count("<figure>") == 5, "the report's charts")
+            check(file.read().count('"startsAtZero":') == 5,
+                  "the report's charts")
         watch_cards(runs)
         name_straggler(runs)
     print("watching  TensorBoard reads what metrics.jsonl has, also resumed")

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// report.html and its charts, also for invalid logs.
+// The data of report.html, also for invalid logs. tests/e2e/report.py looks at
+// the page in a browser.
 
-#include "runtime/Watch/Chart.h"
+#include "runtime/Watch/PageData.h"
 #include "runtime/Watch/ReportPage.h"
 
 #include <gmock/gmock.h>
@@ -13,104 +14,55 @@
 #include <fstream>
 #include <limits>
 
+#include "runtime/Base/FillPage.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 using namespace qlora;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-static size_t countOf(const std::string &text, const std::string &part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos;
-       at = text.find(part, at + 1))
-    ++count;
-  return count;
+/// Returns the JSON in the page.
+static nlohmann::json dataOf(const std::string &page) {
+  constexpr std::string_view kOpen = "id=\"data\">";
+  const size_t begin = page.find(kOpen) + kOpen.size();
+  return nlohmann::json::parse(
+      page.substr(begin, page.find("</script>", begin) - begin));
 }
 
-TEST(Chart, TicksAreRoundAndCoverBothEnds) {
-  EXPECT_THAT(roundTicks(0, 100), ElementsAre(0, 20, 40, 60, 80, 100));
-  EXPECT_THAT(roundTicks(1.2, 3.1), ElementsAre(1, 1.5, 2, 2.5, 3, 3.5));
-  const double greatest = 1e300, least = 1e-300;
-  for (auto [low, high] : {std::pair(7.0, 7.0), {0.0, 0.0}, {least, least},
-                           {-greatest, greatest}, {greatest, greatest},
-                           {1.0, 1.0 + 1e-15}, {0.0, 2e-4}}) {
-    const auto ticks = roundTicks(low, high);
-    EXPECT_GE(ticks.size(), 3u) << low;
-    EXPECT_LE(ticks.size(), 9u) << low;
-    EXPECT_LE(ticks.front(), low);
-    EXPECT_GE(ticks.back(), high);
-    EXPECT_LT(ticks.front(), ticks.back());
-  }
+TEST(FillPage, NamesCannotEndTheElementOrTakeAPlaceholder) {
+  EXPECT_EQ(fillPage("<a>{{data}}</a><b>{{script}}</b>",
+                     "\"</a><!--{{script}}{{data}}\"", "let c;"),
+            "<a>\"\\u003c/a>\\u003c!--{{script}}{{data}}\"</a><b>let c;</b>");
 }
 
-TEST(Chart, ASpikeAmongManyPointsIsDrawn) {
+TEST(PageData, ASpikeAmongManyPointsIsDrawn) {
   std::vector<ChartPoint> points;
   for (int i = 0; i < 200000; ++i)
     points.push_back({double(i), i == 123457 ? 99.0 : 1.0 + i % 3});
   const auto drawn = drawnPoints(points, 300);
   EXPECT_LE(drawn.size(), 600u);
-  EXPECT_EQ(std::ranges::count(drawn, 99.0, &ChartPoint::y), 1);
-  EXPECT_TRUE(std::ranges::is_sorted(drawn, {}, &ChartPoint::x));
-  EXPECT_LT(chartSvg({"Loss", "step", {{"a", points}}}).size(), 20000u);
+  const auto xOf = [](const ChartPoint &point) { return point[0]; };
+  const auto yOf = [](const ChartPoint &point) { return point[1]; };
+  EXPECT_EQ(std::ranges::count(drawn, 99.0, yOf), 1);
+  EXPECT_TRUE(std::ranges::is_sorted(drawn, {}, xOf));
+  const Chart chart{"Loss", "step", {{"a", points}}};
+  EXPECT_LT(pageHtml({"run", {}, {chart}, {}}).size(), 32000u);
 }
 
-TEST(Chart, WhatIsNotFiniteBreaksTheLine) {
+TEST(PageData, WhatIsNotFiniteBreaksTheLine) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   const double infinite = std::numeric_limits<double>::infinity();
-  const std::string svg = chartSvg(
-      {"Loss",
-       "step",
-       {{"a", {{1, 2}, {2, 3}, {3, none}, {4, 2}, {5, infinite}, {6, 1}}}}});
-  EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_THAT(svg, Not(HasSubstr("inf")));
-  const size_t line = svg.find("class=\"line s0\" d=\"") + 19;
-  const std::string path = svg.substr(line, svg.find('"', line) - line);
-  EXPECT_EQ(countOf(path, "M"), 3u) << path;
-  EXPECT_EQ(countOf(path, "L"), 1u) << path;
-}
-
-TEST(Chart, LabelsAreShort) {
-  const auto labels = [](double high) {
-    return chartSvg({"Loss", "step", {{"a", {{0, 0}, {1, high}}}}});
-  };
-  EXPECT_THAT(labels(2e-4), HasSubstr(">1.5e-4<"));
-  EXPECT_THAT(labels(1e-4), HasSubstr(">2e-5<"));
-  EXPECT_THAT(labels(200000), HasSubstr(">150k<"));
-  EXPECT_THAT(labels(-1e300), HasSubstr(">-1e300<"));
-  EXPECT_THAT(labels(1), HasSubstr(">0.2<"));
-}
-
-TEST(Chart, LinesEndWhereTheXAxisDoes) {
-  const std::string svg =
-      chartSvg({"Loss", "step", {{"a", {{10, 2}, {120, 3}}}}});
-  EXPECT_THAT(svg, HasSubstr(">100<"));
-  EXPECT_THAT(svg, Not(HasSubstr(">150<")));
-  EXPECT_THAT(svg, HasSubstr("cx=\"52.0\""));
-  EXPECT_THAT(svg, HasSubstr("cx=\"340.0\""));
-}
-
-TEST(Chart, NoiseOfAnAmountIsSmallFromZeroOn) {
-  Chart memory{"Memory", "step", {{"a", {{1, 60.508}, {2, 60.516}}}}};
-  EXPECT_THAT(chartSvg(memory), HasSubstr(">60.51<"));
-  memory.startsAtZero = true;
-  EXPECT_THAT(chartSvg(memory), HasSubstr(">80<"));
-  EXPECT_THAT(chartSvg(memory), Not(HasSubstr(">60.51<")));
-}
-
-TEST(Chart, OnePointIsAMarkAndNoneAreSaid) {
-  EXPECT_EQ(countOf(chartSvg({"Loss", "step", {{"a", {{5, 2}}}}}), "<circle"),
-            1u);
-  EXPECT_THAT(chartSvg({"Loss", "step", {{"a", {}}}}),
-              HasSubstr("Nothing was logged."));
-}
-
-TEST(Chart, SeveralRunsHaveALegendOfTheirNames) {
-  const std::string svg = chartSvg(
-      {"Loss", "tokens", {{"<b>", {{1, 2}}}, {"second", {{1, 3}}}}});
-  EXPECT_THAT(svg, HasSubstr("&lt;b&gt;"));
-  EXPECT_THAT(svg, HasSubstr("second</span>"));
-  EXPECT_THAT(svg, Not(HasSubstr("<b>")));
+  const auto line = dataOf(pageHtml(
+      {"run",
+       {},
+       {{"Loss",
+         "step",
+         {{"a", {{1, 2}, {2, 3}, {3, none}, {4, 2}, {5, infinite}, {6, 1}}}}}},
+       {}}))["charts"][0]["lines"][0]["points"];
+  ASSERT_EQ(line.size(), 6u);
+  for (size_t i = 0; i < line.size(); ++i)
+    EXPECT_EQ(line[i][1].is_null(), i == 2 || i == 4) << i;
 }
 
 TEST(ReportPage, HasChartsTablesAndWhatDiffersFromTheDefaults) {
@@ -129,14 +81,15 @@ TEST(ReportPage, HasChartsTablesAndWhatDiffersFromTheDefaults) {
   run.plan = {{"arenas", {{"<activations>", 2097152u}}}};
   run.environment = {{"hardware", "an & y"}, {"ranks", 2}};
   const std::string page = reportPage(run);
-  EXPECT_EQ(countOf(page, "<figure>"), 5u);
+  EXPECT_EQ(dataOf(page)["charts"].size(), 5u);
+  EXPECT_EQ(dataOf(page)["title"], "a & b");
+  const std::string tables = dumpJson(dataOf(page)["tables"]);
   for (const char *part :
-       {"<title>a &amp; b</title>", "25.0 %", "0:01:01", "1.0 MiB",
-        "&lt;script&gt;alert(1)&lt;/script&gt;", "2.0 MiB",
-        "&lt;activations&gt;", "an &amp; y"})
-    EXPECT_THAT(page, HasSubstr(part));
-  EXPECT_THAT(page, Not(HasSubstr("<script")));
-  EXPECT_THAT(page, Not(HasSubstr("nan")));
+       {"25.0 %", "0:01:01", "1.0 MiB", "<script>alert(1)</script>", "2.0 MiB",
+        "<activations>", "an & y"})
+    EXPECT_THAT(tables, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(tables, Not(HasSubstr("nan")));
   EXPECT_THAT(page, Not(HasSubstr("cannot be read")));
 }
 
@@ -148,7 +101,9 @@ TEST(ReportPage, IsMadeOfWhatCanBeRead) {
   EXPECT_THAT(page, HasSubstr("cannot be read: 3."));
   EXPECT_THAT(page, HasSubstr("config.resolved.yaml cannot be read"));
   EXPECT_THAT(page, HasSubstr("the run is not finished"));
-  EXPECT_THAT(reportPage({.name = "run"}), HasSubstr("Nothing was logged."));
+  for (const auto &chart : dataOf(reportPage({.name = "run"}))["charts"])
+    for (const auto &line : chart["lines"])
+      EXPECT_EQ(line["points"].size(), 0u);
 }
 
 /// The first answers of the last two evaluations are a table, as text or as
@@ -172,10 +127,12 @@ TEST(ReportPage, ShowsTheFirstAnswers) {
       << "\"reference_ids\":[4]}\n{\"prompt\":\"" << std::string(9000, 'z')
       << "\"}\n{\"prom";
   ASSERT_TRUE(writeReport(folder).isOk());
-  const std::string page = readWholeFile(folder + "/report.html").value();
-  for (const char *part : {"after step 5<", "after step 10<", ">1&lt;2?<",
-                           ">yes<", ">no<", ">yes!<", ">1 2<", ">3<", ">4<",
-                           "bleu 31.5", "exact match 50.0 %", "zzz…<"})
+  const std::string page =
+      dumpJson(dataOf(readWholeFile(folder + "/report.html").value()));
+  for (const char *part :
+       {R"("after step 5")", R"("after step 10")", R"("1<2?")", R"("yes")",
+        R"("no")", R"("yes!")", R"("1 2")", R"("3")", R"("4")", "bleu 31.5",
+        "exact match 50.0 %", R"(zzz…")"})
     EXPECT_THAT(page, HasSubstr(part));
   EXPECT_THAT(page, Not(HasSubstr("not shown")));
   EXPECT_THAT(page, Not(HasSubstr(std::string(5000, 'z'))));
@@ -188,7 +145,8 @@ TEST(ReportPage, AFolderWithoutARunHasNone) {
   EXPECT_THAT(writeReport(folder).message(), HasSubstr("no run in"));
   std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1,\"loss\":2}\n";
   ASSERT_TRUE(writeReport(folder).isOk());
-  EXPECT_THAT(readWholeFile(folder + "/report.html").value(),
-              HasSubstr("<svg"));
+  const auto data = dataOf(readWholeFile(folder + "/report.html").value());
+  EXPECT_EQ(dumpJson(data["charts"][0]["lines"][0]["points"]),
+            "[[1.0,2.0]]");
   std::filesystem::remove_all(folder);
 }

@@ -17,12 +17,8 @@ bool qlora::isReadByRows(OpOperand &use) {
   if (!library)
     return false;
   KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op.str());
-  for (auto [operand, argument] : llvm::zip(kernel->operands, call.arguments))
-    if (argument.kind == KernelArgument::Operand &&
-        argument.index == use.getOperandNumber())
-      return operand.isReadByRows;
-  return false;
+  std::optional<unsigned> operand = call.indexOf(use.get());
+  return operand && call.op->operands[*operand].isReadByRows;
 }
 
 /// Returns the parameters that some op reads by single rows if `byRows`, else

@@ -66,18 +66,11 @@ static Work rowOpWork(RowOp op) {
 KernelRequest qlora::kernelRequestOf(LibraryOp op) {
   KernelCall call = op.getKernelCall();
   KernelRequest request;
-  request.op = findKernelOp(call.op.str());
-  assert(request.op && "a kernel call names an op of Kernels.def");
+  request.op = call.op;
   request.constants.assign(call.constants.begin(), call.constants.end());
-  for (const KernelArgument &argument : call.arguments) {
-    Value value;
-    if (argument.kind == KernelArgument::Operand)
-      value = op->getOperand(argument.index);
-    if (argument.kind == KernelArgument::Result)
-      value = op->getResult(argument.index);
+  for (Value value : call.operands)
     request.dtypes.push_back(
         value ? elementDtype(tensorOf(value).getElementType()) : std::nullopt);
-  }
   return request;
 }
 

@@ -50,12 +50,12 @@ static bool isRoundedByKernel(OpOperand &use) {
     return false;
   const KernelCall call = library.getKernelCall();
   bool isMarked = false, isBesideBF16 = false;
-  for (auto [operand, argument] :
-       llvm::zip(findKernelOp(call.op.str())->operands, call.arguments)) {
-    if (!operand.mayRound || argument.kind != KernelArgument::Operand)
+  for (auto [operand, value] :
+       llvm::zip_equal(call.op->operands, call.operands)) {
+    if (!operand.mayRound)
       continue;
-    isMarked |= argument.index == use.getOperandNumber();
-    isBesideBF16 |= elementOf(library->getOperand(argument.index)).isBF16();
+    isMarked |= value == use.get();
+    isBesideBF16 |= elementOf(value).isBF16();
   }
   return isMarked && isBesideBF16;
 }

@@ -40,25 +40,14 @@ static bool isWritten(Value value) {
   return isa_and_nonnull<LibraryOp, RowOp>(value.getDefiningOp());
 }
 
-/// Returns the index of the kernel operand that is result `number`.
-static std::optional<unsigned> kernelOperandOf(const KernelCall &call,
-                                               unsigned number) {
-  for (auto [i, argument] : llvm::enumerate(call.arguments))
-    if (argument.kind == KernelArgument::Result && argument.index == number)
-      return i;
-  return std::nullopt;
-}
-
 /// Returns true if the op that computes `value` can leave space between rows.
 static bool canHaveStride(Value value) {
   auto result = cast<OpResult>(value);
   if (auto rows = dyn_cast<RowOp>(result.getOwner()))
     return !rows.isScalarResult(result.getResultNumber());
   KernelCall call = cast<LibraryOp>(result.getOwner()).getKernelCall();
-  std::optional<unsigned> operand =
-      kernelOperandOf(call, result.getResultNumber());
-  return llvm::any_of(call.strides,
-                      [&](auto stride) { return stride.second == operand; });
+  std::optional<unsigned> operand = call.indexOf(value);
+  return operand && call.mayHaveStride(*operand);
 }
 
 /// Returns true for a gradient that its op can add to outside memory: its only
@@ -71,11 +60,9 @@ static bool isAddedInPlace(Value value) {
   if (auto sum = dyn_cast<AccumulatingOp>(library.getOperation()))
     return !sum.getAccumulator();
   KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op);
-  std::optional<unsigned> operand =
-      kernelOperandOf(call, cast<OpResult>(value).getResultNumber());
-  return operand && kernel->operands[*operand].isRead &&
-         kernel->operands[*operand].isWritten;
+  std::optional<unsigned> operand = call.indexOf(value);
+  return operand && call.op->operands[*operand].isRead &&
+         call.op->operands[*operand].isWritten;
 }
 
 /// Returns whether the op is forward or recomputed.

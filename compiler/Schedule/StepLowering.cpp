@@ -119,23 +119,17 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
 LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
   Operation *op = library;
   KernelCall call = library.getKernelCall();
-  const KernelOp *kernel = findKernelOp(call.op);
   SmallVector<Value> buffers;
   SmallVector<int64_t> access, dtypes, absent;
-  SmallVector<int64_t> strides(call.arguments.size(), 0);
   bool added = false;
-  for (auto [i, argument] : llvm::enumerate(call.arguments)) {
-    const KernelOperand &operand = kernel->operands[i];
-    if (argument.kind == KernelArgument::Absent ||
-        argument.kind == KernelArgument::Workspace) {
+  for (auto [i, value] : llvm::enumerate(call.operands)) {
+    if (!value) {
       absent.push_back(i);
       continue;
     }
-    bool isResult = argument.kind == KernelArgument::Result;
-    Value value = isResult ? op->getResult(argument.index)
-                           : op->getOperand(argument.index);
-    bool hasStride = llvm::any_of(
-        call.strides, [&](auto stride) { return stride.second == i; });
+    const KernelOperand &operand = call.op->operands[i];
+    const bool isResult = value.getDefiningOp() == op;
+    const bool hasStride = call.mayHaveStride(i);
     Place place = isResult || hasStride ? placeOf(value) : densePlaceOf(value);
     bool continues = isResult && startResult(cast<OpResult>(value), operand);
     added |= continues;
@@ -143,13 +137,12 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
     access.push_back(!isResult ? QLORA_READ
                                : (continues ? QLORA_READ_WRITE : QLORA_WRITE));
     dtypes.push_back(*elementDtype(tensorTypeOf(value).getElementType()));
-    strides[i] = place.stride;
+    if (hasStride)
+      call.constants[*operand.stride] = place.stride;
   }
-  for (auto [constant, operand] : call.strides)
-    call.constants[constant] = strides[operand];
   if (added && isa<AccumulatingOp>(op))
-    call.constants[kernel->constantIndex("beta")] = doubleBits(1.0);
-  launch(kernels.library(call.op), buffers, access, dtypes, absent,
+    call.constants[call.op->constantIndex("beta")] = doubleBits(1.0);
+  launch(kernels.library(call.op->name), buffers, access, dtypes, absent,
          call.constants, 0, labelOf(op));
   return success();
 }

@@ -21,12 +21,18 @@
 #include "runtime/ABI/collective.h"
 #include "runtime/ABI/kernel.h"
 
+#include <concepts>
+
 #include "dialects/Model/ModelDialect.h.inc"
 #include "dialects/Model/ModelEnums.h.inc"
 #define GET_ATTRDEF_CLASSES
 #include "dialects/Model/ModelAttrs.h.inc"
 #define GET_TYPEDEF_CLASSES
 #include "dialects/Model/ModelTypes.h.inc"
+
+namespace qlora {
+struct KernelOp;
+}
 
 namespace qlora::model {
 
@@ -79,23 +85,48 @@ inline constexpr llvm::StringLiteral kStepAttr = "model.step";
 inline constexpr llvm::StringLiteral kRestartLengthAttr =
     "model.restart_length";
 
-/// What a call passes for an operand of a Kernels.def op: an operand or result
-/// of the MLIR op, the planned workspace, or nothing. A result that is tied to
-/// an operand (`c+` in Kernels.def) is passed once.
-struct KernelArgument {
-  enum Kind { Operand, Result, Workspace, Absent } kind;
-  unsigned index = 0;
+/// What a call passes for an operand of Kernels.def: an operand or result of
+/// the MLIR op, or null. A result that is tied to an operand (`c+` in
+/// Kernels.def) is passed once.
+struct CallOperand {
+  llvm::StringRef name;
+  mlir::Value value;
 };
 
-/// A call of a Kernels.def op, with constants in the order of Kernels.def.
-/// lower-to-program sets the constants in `strides`, named `ld<letter>...` in
-/// Kernels.def, to the row strides of their operands.
+/// What a call passes for a constant of Kernels.def: an integer, or the bits of
+/// a double.
+struct CallConstant {
+  CallConstant(llvm::StringRef name, std::integral auto number)
+      : name(name), bits(int64_t(number)), isDouble(false) {}
+  CallConstant(llvm::StringRef name, double number);
+  CallConstant(llvm::StringRef name, const llvm::APFloat &number)
+      : CallConstant(name, number.convertToDouble()) {}
+
+  llvm::StringRef name;
+  int64_t bits;
+  bool isDouble;
+};
+
+/// A call of a Kernels.def op, with operands and constants in the order of
+/// Kernels.def. An operand is null if it is absent or the workspace.
+/// lower-to-program sets the row strides of operands that may have one.
 struct KernelCall {
-  llvm::StringRef op;
-  llvm::SmallVector<KernelArgument> arguments;
+  /// Takes operands and constants by name, in any order. It is a fatal error if
+  /// a name is unknown or missing. These may be left out: optional operands,
+  /// the workspace, and constants that follow from an operand's type. Such
+  /// constants are row strides, and `block` and `double_quant` of `w`.
+  KernelCall(llvm::StringRef name, llvm::ArrayRef<CallOperand> values,
+             llvm::ArrayRef<CallConstant> numbers);
+
+  const KernelOp *op;
+  llvm::SmallVector<mlir::Value> operands;
   llvm::SmallVector<int64_t> constants;
-  /// (constant, kernel operand) pairs.
-  llvm::SmallVector<std::pair<unsigned, unsigned>> strides;
+
+  /// Returns the index of the operand that is `value`; nullopt if none is.
+  std::optional<unsigned> indexOf(mlir::Value value) const;
+  /// Returns whether an operand may have space between rows: it has a row
+  /// stride, and the call divides it into the same rows as its type does.
+  bool mayHaveStride(unsigned operand) const;
 };
 
 /// Memory outside of the step: it exists before the step, or outlives it.

@@ -9,8 +9,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-using A = KernelArgument;
-
 //===----------------------------------------------------------------------===//
 // Verifiers
 //===----------------------------------------------------------------------===//
@@ -166,47 +164,44 @@ LogicalResult AdapterLinearOp::verify() {
 KernelCall CacheRowsOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX()), cache = tensorOf(getResult());
   return {"cache_rows",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Result, 0}},
-          {matrixRows(x), matrixColumns(x), cache.getDimSize(0),
-           cache.getDimSize(1), scaledHeads(cache, matrixColumns(x)),
-           matrixColumns(x)},
-          {{5, 0}}};
+          {{"x", getX()}, {"slots", getSlots()}, {"positions", getPositions()},
+           {"segments", getSegments()}, {"cache", getResult()}},
+          {{"rows", matrixRows(x)}, {"columns", matrixColumns(x)},
+           {"slots", cache.getDimSize(0)}, {"entries", cache.getDimSize(1)},
+           {"heads", scaledHeads(cache, matrixColumns(x))}}};
 }
 
 KernelCall CachedAttentionOp::getKernelCall() {
   RankedTensorType q = tensorOf(getQ()), keys = tensorOf(getKeys());
-  const A sinks = getSinks() ? A{A::Operand, 6} : A{A::Absent};
   return {"cached_attention",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Operand, 4}, {A::Operand, 5}, {A::Result, 0}, sinks,
-           {A::Workspace}},
-          {q.getDimSize(0), q.getDimSize(1), keys.getDimSize(0),
-           keys.getDimSize(1), (int64_t)getHeads(), (int64_t)getKvHeads(),
-           (int64_t)getHeadDim(), columnsOf(getQ()), columnsOf(getResult()),
-           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
-           doubleBits(getCap().convertToDouble())},
-          {{7, 0}, {8, 6}}};
+          {{"q", getQ()}, {"keys", getKeys()}, {"values", getValues()},
+           {"slots", getSlots()}, {"positions", getPositions()},
+           {"segments", getSegments()}, {"out", getResult()},
+           {"sinks", getSinks()}},
+          {{"batch", q.getDimSize(0)}, {"length", q.getDimSize(1)},
+           {"slots", keys.getDimSize(0)}, {"entries", keys.getDimSize(1)},
+           {"heads", getHeads()}, {"kv_heads", getKvHeads()},
+           {"dim", getHeadDim()}, {"window", getWindow()},
+           {"scale", getScale()}, {"cap", getCap()}}};
 }
 
 /// Picking a token is a lookup in a table of all tokens.
 KernelCall PickTokensOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX());
   return {"embedding",
-          {{A::Operand, 1}, {A::Operand, 0}, {A::Result, 0}},
-          {x.getDimSize(0), matrixColumns(x), matrixRows(x), matrixColumns(x),
-           0, 0},
-          {{3, 2}}};
+          {{"ids", getTokens()}, {"w", getX()}, {"out", getResult()}},
+          {{"rows", x.getDimSize(0)}, {"columns", matrixColumns(x)},
+           {"vocab", matrixRows(x)}, {"turned", false}, {"piece", 0}}};
 }
 
 KernelCall AdapterLinearOp::getKernelCall() {
-  RankedTensorType x = tensorOf(getX()), weight = tensorOf(getWeight());
+  RankedTensorType weight = tensorOf(getWeight());
   return {"adapter_matmul",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
-          {matrixRows(x), weight.getDimSize(0), weight.getDimSize(2),
-           weight.getDimSize(1), matrixColumns(x), weight.getDimSize(0),
-           doubleBits(0.0)},
-          {{4, 0}, {5, 3}}};
+          {{"x", getX()}, {"w", getWeight()}, {"adapter", getAdapters()},
+           {"y", getResult()}},
+          {{"m", matrixRows(tensorOf(getX()))}, {"n", weight.getDimSize(0)},
+           {"k", weight.getDimSize(2)}, {"adapters", weight.getDimSize(1)},
+           {"beta", 0.0}}};
 }
 
 //===----------------------------------------------------------------------===//

@@ -8,8 +8,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-using A = KernelArgument;
-
 /// Returns whether `value` is i32 of this shape.
 static bool isIndex(Value value, ArrayRef<int64_t> shape) {
   RankedTensorType type = tensorOf(value);
@@ -43,10 +41,10 @@ bool RouteOp::isFullPrecisionResult(unsigned index) { return index == 0; }
 KernelCall RouteOp::getKernelCall() {
   RankedTensorType logits = tensorOf(getLogits());
   return {"route",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Result, 1}},
-          {matrixRows(logits), matrixColumns(logits), columnsOf(getWeights()),
-           matrixColumns(logits), getOverAll()},
-          {{3, 0}}};
+          {{"logits", getLogits()}, {"weights", getWeights()},
+           {"choices", getChoices()}},
+          {{"rows", matrixRows(logits)}, {"experts", matrixColumns(logits)},
+           {"chosen", columnsOf(getWeights())}, {"over_all", getOverAll()}}};
 }
 
 static LogicalResult verifyOwnOffsets(SortByExpertOp sort) {
@@ -78,15 +76,11 @@ LogicalResult SortByExpertOp::verify() {
 
 KernelCall SortByExpertOp::getKernelCall() {
   return {"sort_by_expert",
-          {{A::Operand, 0},
-           {A::Result, 0},
-           {A::Result, 1},
-           {A::Result, 2},
-           {A::Result, 3},
-           getOwnOffsets() ? A{A::Result, 4} : A{A::Absent}},
-          {tensorOf(getChoices()).getNumElements(),
-           columnsOf(getOffsets()) - 1, int64_t(getRanks())},
-          {}};
+          {{"choices", getChoices()}, {"order", getOrder()},
+           {"places", getPlaces()}, {"sorted", getExperts()},
+           {"offsets", getOffsets()}, {"own_offsets", getOwnOffsets()}},
+          {{"rows", tensorOf(getChoices()).getNumElements()},
+           {"experts", columnsOf(getOffsets()) - 1}, {"ranks", getRanks()}}};
 }
 
 SmallVector<Value> SortByExpertOp::shardGroups(OpBuilder &b, Value rows,
@@ -126,19 +120,16 @@ static LogicalResult verifyMoved(Op op, Value tokens, Value rows) {
   return success();
 }
 
-/// Returns the call of a kernel that moves rows. Operand number `index` has the
-/// position of each result row in x.
+/// Returns the call of a kernel that moves rows. `position` has the position of
+/// each result row in x.
 template <typename Op>
-static KernelCall movingCall(Op op, StringRef kernel, unsigned index) {
-  int64_t width = columnsOf(op.getX());
+static KernelCall movingCall(Op op, StringRef kernel, CallOperand position) {
   RankedTensorType order = tensorOf(op.getOrder());
   return {kernel,
-          {{A::Operand, 0},
-           {A::Operand, index},
-           op.getWeights() ? A{A::Operand, 3} : A{A::Absent},
-           {A::Result, 0}},
-          {matrixRows(order), matrixColumns(order), width, width, width},
-          {{3, 0}, {4, 3}}};
+          {{"x", op.getX()}, position, {"weights", op.getWeights()},
+           {"out", op.getResult()}},
+          {{"rows", matrixRows(order)}, {"chosen", matrixColumns(order)},
+           {"columns", columnsOf(op.getX())}}};
 }
 
 LogicalResult GatherRowsOp::verify() {
@@ -148,10 +139,10 @@ LogicalResult CombineRowsOp::verify() {
   return verifyMoved(*this, getResult(), getX());
 }
 KernelCall GatherRowsOp::getKernelCall() {
-  return movingCall(*this, "gather_rows", 1);
+  return movingCall(*this, "gather_rows", {"order", getOrder()});
 }
 KernelCall CombineRowsOp::getKernelCall() {
-  return movingCall(*this, "combine_rows", 2);
+  return movingCall(*this, "combine_rows", {"places", getPlaces()});
 }
 
 LogicalResult TransposeRowsOp::verify() {
@@ -165,13 +156,10 @@ LogicalResult TransposeRowsOp::verify() {
 }
 
 KernelCall TransposeRowsOp::getKernelCall() {
-  RankedTensorType x = tensorOf(getX());
-  int64_t width = matrixColumns(x);
   return {"transpose_rows",
-          {{A::Operand, 0}, {A::Result, 0}},
-          {matrixRows(x), width, static_cast<int64_t>(getInner()), width,
-           width},
-          {{3, 0}, {4, 1}}};
+          {{"x", getX()}, {"out", getResult()}},
+          {{"rows", matrixRows(tensorOf(getX()))},
+           {"columns", columnsOf(getX())}, {"inner", getInner()}}};
 }
 
 //===----------------------------------------------------------------------===//
@@ -209,21 +197,15 @@ LogicalResult GroupedLinearOp::verify() {
 }
 
 KernelCall GroupedLinearOp::getKernelCall() {
-  auto product = cast<WeightedMatmul>(getOperation());
-  RankedTensorType w = product.getWeightType();
-  auto stored = dyn_cast<QuantizedType>(w.getElementType());
+  RankedTensorType w = tensorOf(getWeight());
   return {"grouped_matmul",
-          {{A::Operand, 0},
-           {A::Operand, 1},
-           {A::Operand, 2},
-           {A::Result, 0},
-           {A::Workspace}},
-          {matrixRows(tensorOf(getX())), getGroups(), w.getDimSize(0),
-           w.getDimSize(1), columnsOf(getX()), columnsOf(getResult()),
-           getLayout() == WeightLayout::OutIn, getGroupsLast(),
-           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
-           panelColumns(columnsOf(getResult())),
-           doubleBits(getScale().convertToDouble()),
-           doubleBits(getInit() ? 1.0 : 0.0), int64_t(getShared())},
-          {{4, 0}, {5, 3}}};
+          {{"a", getX()}, {"w", getWeight()}, {"offsets", getOffsets()},
+           {"c", getResult()}},
+          {{"m", matrixRows(tensorOf(getX()))}, {"groups", getGroups()},
+           {"rows", w.getDimSize(0)}, {"columns", w.getDimSize(1)},
+           {"transpose_w", getLayout() == WeightLayout::OutIn},
+           {"groups_last", getGroupsLast()},
+           {"panel_columns", panelColumns(columnsOf(getResult()))},
+           {"alpha", getScale()}, {"beta", getInit() ? 1.0 : 0.0},
+           {"shared", getShared()}}};
 }

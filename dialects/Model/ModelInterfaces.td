@@ -146,7 +146,7 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
     Kernels.def and its operands and constants.
   }];
   let methods = [
-    InterfaceMethod<"The call, complete except for row strides.",
+    InterfaceMethod<"The call, for dense operands.",
       "::qlora::model::KernelCall", "getKernelCall">,
     InterfaceMethod<"True for a result that stays f32 whatever the compute "
                     "type.",

@@ -5,10 +5,76 @@
 
 #include "dialects/Model/Model.h"
 
+#include "runtime/Kernels/KernelTable.h"
+
 using namespace mlir;
+using namespace qlora;
 using namespace qlora::model;
 
-using A = KernelArgument;
+CallConstant::CallConstant(StringRef name, double number)
+    : name(name), bits(doubleBits(number)), isDouble(true) {}
+
+/// Returns the value of a constant that follows from an operand's type.
+static std::optional<int64_t> derivedConstant(const KernelCall &call,
+                                              unsigned constant) {
+  StringRef name = call.op->constants[constant];
+  for (auto [operand, value] : llvm::zip(call.op->operands, call.operands))
+    if (value && operand.stride == constant)
+      return columnsOf(value);
+  if (name != "block" && name != "double_quant")
+    return std::nullopt;
+  Value w = call.operands[call.op->operandIndex("w")];
+  auto stored = dyn_cast<QuantizedType>(tensorOf(w).getElementType());
+  if (!stored)
+    return 0;
+  return name == "block" ? stored.getBlock() : stored.getDoubleQuant();
+}
+
+KernelCall::KernelCall(StringRef name, ArrayRef<CallOperand> values,
+                       ArrayRef<CallConstant> numbers)
+    : op(findKernelOp(name)) {
+  const auto need = [&](bool isRight, StringRef what) {
+    if (!isRight)
+      llvm::report_fatal_error("call of kernel '" + Twine(name) +
+                               "' has a wrong or no " + what);
+  };
+  size_t known = 0;
+  const auto find = [&](auto given, StringRef key) {
+    const auto *found =
+        llvm::find_if(given, [&](auto &one) { return one.name == key; });
+    known += found != given.end();
+    return found == given.end() ? nullptr : found;
+  };
+  need(op, "name");
+  for (const KernelOperand &operand : op->operands) {
+    const CallOperand *given = find(values, operand.name);
+    operands.push_back(given ? given->value : Value());
+    need(operands.back() || operand.isOptional || operand.name == "workspace",
+         operand.name);
+  }
+  for (auto [i, constant] : llvm::enumerate(op->constants)) {
+    const CallConstant *given = find(numbers, constant);
+    std::optional<int64_t> bits =
+        given ? given->bits : derivedConstant(*this, i);
+    const bool isDouble = op->kinds[i] == ConstantKind::kDouble;
+    need(bits && (!given || given->isDouble == isDouble), constant);
+    constants.push_back(*bits);
+  }
+  need(known == values.size() + numbers.size(), "name of an argument");
+}
+
+std::optional<unsigned> KernelCall::indexOf(Value value) const {
+  const auto *found = llvm::find(operands, value);
+  if (found == operands.end())
+    return std::nullopt;
+  return found - operands.begin();
+}
+
+bool KernelCall::mayHaveStride(unsigned operand) const {
+  const std::optional<unsigned> stride = op->operands[operand].stride;
+  return stride && operands[operand] &&
+         constants[*stride] == columnsOf(operands[operand]);
+}
 
 int64_t EmbeddingOp::getVocabulary() {
   if (getWords())
@@ -20,25 +86,21 @@ int64_t EmbeddingOp::getVocabulary() {
 KernelCall EmbeddingOp::getKernelCall() {
   RankedTensorType out = tensorOf(getResult());
   return {"embedding",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {matrixRows(out), matrixColumns(out), getVocabulary(),
-           matrixColumns(out), getLayout() == WeightLayout::OutIn,
-           getWords() ? tensorOf(getTable()).getDimSize(0) : 0},
-          {{3, 2}}};
+          {{"ids", getIds()}, {"w", getTable()}, {"out", getResult()}},
+          {{"rows", matrixRows(out)}, {"columns", matrixColumns(out)},
+           {"vocab", getVocabulary()},
+           {"turned", getLayout() == WeightLayout::OutIn},
+           {"piece", getWords() ? tensorOf(getTable()).getDimSize(0) : 0}}};
 }
 
 KernelCall ColumnSumOp::getKernelCall() {
-  RankedTensorType x = tensorOf(getX());
-  int64_t width = columnsOf(getResult());
   // The summed rows may be narrower than x's (a norm over heads). Then x is
   // contiguous, and the stride is the width.
-  SmallVector<std::pair<unsigned, unsigned>> strides;
-  if (width == columnsOf(getX()))
-    strides.push_back({2, 0});
+  int64_t width = columnsOf(getResult());
   return {"column_sum",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
-          {x.getNumElements() / width, width, width},
-          strides};
+          {{"x", getX()}, {"out", getResult()}},
+          {{"rows", tensorOf(getX()).getNumElements() / width},
+           {"columns", width}, {"ldx", width}}};
 }
 
 int64_t qlora::model::panelColumns(int64_t columns) {
@@ -70,49 +132,42 @@ WeightedMatmul WeightedMatmul::cloneWith(OpBuilder &builder, Value weight,
 }
 
 KernelCall qlora::model::matmulCall(WeightedMatmul product) {
-  RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
-  int64_t m = matrixRows(x), k = product.getInWidth(),
-          n = product.getOutWidth();
-  bool isTransposed = product.getLayout() == WeightLayout::OutIn;
-  int64_t scale = doubleBits(product.getScale().convertToDouble()),
-          beta = doubleBits(product.getInit() ? 1.0 : 0.0);
-  SmallVector<A> arguments = {
-      {A::Operand, product.getXMutable().getOperandNumber()},
-      {A::Operand, product.getWeightMutable().getOperandNumber()},
-      {A::Result, 0},
-      {A::Workspace}};
-  auto stored = dyn_cast<QuantizedType>(w.getElementType());
+  Value x = product.getXMutable().get(), w = product.getWeightMutable().get();
+  Value y = product->getResult(0);
+  RankedTensorType type = product.getWeightType();
+  const int64_t m = matrixRows(tensorOf(x)), n = product.getOutWidth();
+  const bool isTransposed = product.getLayout() == WeightLayout::OutIn;
+  const CallConstant alpha = {"alpha", product.getScale()};
+  const CallConstant beta = {"beta", product.getInit() ? 1.0 : 0.0};
   if (std::optional<double> threshold = product.getInt8Threshold())
     return {"int8_matmul",
-            arguments,
-            {m, n, k, k, n, stored.getBlock(), stored.getDoubleQuant(),
-             doubleBits(*threshold), scale, beta},
-            {{3, 0}, {4, 2}}};
+            {{"a", x}, {"w", w}, {"c", y}},
+            {{"m", m}, {"rows", n}, {"columns", product.getInWidth()},
+             {"threshold", *threshold}, alpha, beta}};
   if (!product.getDecodedType())
     return {"matmul",
-            arguments,
-            {m, n, k, k, w.getDimSize(1), n, 0, isTransposed, scale, beta},
-            {{3, 0}, {5, 2}}};
+            {{"a", x}, {"b", w}, {"c", y}},
+            {{"m", m}, {"n", n}, {"k", product.getInWidth()},
+             {"transpose_a", false}, {"transpose_b", isTransposed}, alpha,
+             beta}};
   return {"panel_matmul",
-          arguments,
-          {m, w.getDimSize(0), w.getDimSize(1), k, n, isTransposed,
-           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
-           panelColumns(n), scale, beta},
-          {{3, 0}, {4, 2}}};
+          {{"a", x}, {"w", w}, {"c", y}},
+          {{"m", m}, {"rows", type.getDimSize(0)},
+           {"columns", type.getDimSize(1)}, {"transpose_w", isTransposed},
+           {"panel_columns", panelColumns(n)}, alpha, beta}};
 }
 
 KernelCall LinearOp::getKernelCall() { return matmulCall(*this); }
 
 KernelCall AdaptedNormOp::getKernelCall() {
   RankedTensorType w = tensorOf(getWeight());
-  auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"adapted_norm",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
-          {w.getDimSize(0), w.getDimSize(1), tensorOf(getA()).getDimSize(0),
-           getLayout() == WeightLayout::InOut, stored ? stored.getBlock() : 0,
-           stored && stored.getDoubleQuant(),
-           doubleBits(getScale().convertToDouble())},
-          {}};
+          {{"w", getWeight()}, {"a", getA()}, {"b", getB()},
+           {"out", getResult()}},
+          {{"rows", w.getDimSize(0)}, {"columns", w.getDimSize(1)},
+           {"rank", tensorOf(getA()).getDimSize(0)},
+           {"turned", getLayout() == WeightLayout::InOut},
+           {"scale", getScale()}}};
 }
 
 /// The norm is f32: DoRA divides its f32 magnitudes by it and initializes them
@@ -121,16 +176,15 @@ bool AdaptedNormOp::isFullPrecisionResult(unsigned) { return true; }
 
 KernelCall AttentionOp::getKernelCall() {
   RankedTensorType q = tensorOf(getQ());
-  A sinks = getSinks() ? A{A::Operand, 4} : A{A::Absent};
   return {"attention",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Result, 0}, {A::Result, 1}, sinks, {A::Workspace}},
-          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
-           (int64_t)getKvHeads(), (int64_t)getHeadDim(), columnsOf(getQ()),
-           columnsOf(getK()), columnsOf(getV()), columnsOf(getResult()),
-           (int64_t)getWindow(), doubleBits(getScale().convertToDouble()),
-           doubleBits(getCap().convertToDouble()), kAttentionSlots},
-          {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
+          {{"q", getQ()}, {"k", getK()}, {"v", getV()},
+           {"segments", getSegments()}, {"out", getResult()}, {"lse", getLse()},
+           {"sinks", getSinks()}},
+          {{"batch", q.getDimSize(0)}, {"length", q.getDimSize(1)},
+           {"heads", getHeads()}, {"kv_heads", getKvHeads()},
+           {"dim", getHeadDim()}, {"window", getWindow()},
+           {"scale", getScale()}, {"cap", getCap()},
+           {"slots", kAttentionSlots}}};
 }
 
 /// The log-sum-exp is f32: the backward exponentiates differences with it.
@@ -138,16 +192,16 @@ bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
 
 KernelCall HeadLossOp::getKernelCall() {
   RankedTensorType hidden = tensorOf(getHidden());
-  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
   const bool replaces = !getReplaced().empty();
-  const A columns = replaces ? A{A::Operand, 3} : A{A::Absent};
-  const A words = replaces ? A{A::Operand, 4} : A{A::Absent};
+  const Value columns = replaces ? getReplaced().front() : Value();
+  const Value words = replaces ? getReplaced().back() : Value();
   return {"head_loss",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
-           {A::Result, 1}, {A::Result, 2}, columns, words, {A::Workspace}},
-          {matrixRows(hidden), matrixColumns(hidden), vocab,
-           matrixColumns(hidden), doubleBits(getCap().convertToDouble()),
-           kHeadChunkRows, columnsOf(getLoss()),
-           replaces ? columnsOf(getReplaced().back()) : 0},
-          {{3, 0}}};
+          {{"hidden", getHidden()}, {"w", getWeight()},
+           {"targets", getTargets()}, {"loss", getLoss()},
+           {"count", getCount()}, {"correct", getCorrect()},
+           {"columns", columns}, {"words", words}},
+          {{"rows", matrixRows(hidden)}, {"hidden_size", matrixColumns(hidden)},
+           {"vocab", tensorOf(getWeight()).getDimSize(0)}, {"cap", getCap()},
+           {"chunk_rows", kHeadChunkRows}, {"lines", columnsOf(getLoss())},
+           {"replaced", words ? columnsOf(words) : 0}}};
 }

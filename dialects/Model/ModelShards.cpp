@@ -9,8 +9,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-using A = KernelArgument;
-
 //===----------------------------------------------------------------------===//
 // Verifiers
 //===----------------------------------------------------------------------===//
@@ -184,42 +182,39 @@ SmallVector<MemoryTie> HeadMergeOp::getMemoryTies() {
 
 KernelCall SwapBlocksOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX());
-  const int64_t columns = matrixColumns(x);
   const int64_t first = getFirst(), second = getSecond();
   return {"swap_blocks",
-          {{A::Operand, 0}, {A::Result, 0}},
-          {matrixRows(x), columns, first, second,
-           x.getNumElements() / (first * second), columns},
-          {{5, 0}}};
+          {{"x", getX()}, {"out", getResult()}},
+          {{"rows", matrixRows(x)}, {"columns", matrixColumns(x)},
+           {"first", first}, {"second", second},
+           {"run", x.getNumElements() / (first * second)}}};
 }
 
 KernelCall HeadPartOp::getKernelCall() {
   RankedTensorType hidden = tensorOf(getHidden());
-  const int64_t width = matrixColumns(hidden);
   return {"head_part",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
-           getGradient() ? A{A::Result, 1} : A{A::Absent}, {A::Workspace}},
-          {matrixRows(hidden), width, int64_t(getWords()),
-           tensorOf(getWeight()).getDimSize(0), int64_t(getShards()), width,
-           doubleBits(getCap().convertToDouble()), kHeadChunkRows},
-          {{5, 0}}};
+          {{"hidden", getHidden()}, {"w", getWeight()},
+           {"targets", getTargets()}, {"states", getStates()},
+           {"gradient", getGradient()}},
+          {{"rows", matrixRows(hidden)}, {"hidden_size", matrixColumns(hidden)},
+           {"vocab", getWords()},
+           {"piece", tensorOf(getWeight()).getDimSize(0)},
+           {"shards", getShards()}, {"cap", getCap()},
+           {"chunk_rows", kHeadChunkRows}}};
 }
 
 KernelCall HeadMergeOp::getKernelCall() {
-  const bool hasGradient = getSummand() != nullptr;
-  const auto where = [](bool isThere, A argument) {
-    return isThere ? argument : A{A::Absent};
-  };
-  const int64_t width = hasGradient ? columnsOf(getSummand()) : 1;
+  const int64_t width = getSummand() ? columnsOf(getSummand()) : 1;
   return {"head_merge",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Result, 1},
-           {A::Result, 2}, where(hasGradient, {A::Result, 3}),
-           where(hasGradient, {A::Operand, 3}), {A::Absent}, {A::Workspace}},
-          {tensorOf(getTargets()).getNumElements(), width, int64_t(getWords()),
-           int64_t(getPiece()), int64_t(getShards()), width,
-           doubleBits(getCap().convertToDouble()), columnsOf(getLoss()),
-           tensorOf(getCorrect()).getNumElements()},
-          {}};
+          {{"states", getStates()}, {"targets", getTargets()},
+           {"loss", getLoss()}, {"count", getCount()},
+           {"correct", getCorrect()}, {"gradient", getSummand()},
+           {"w", getSummand() ? getOfGradient().back() : Value()}},
+          {{"rows", tensorOf(getTargets()).getNumElements()},
+           {"hidden_size", width}, {"vocab", getWords()}, {"piece", getPiece()},
+           {"shards", getShards()}, {"lddh", width}, {"cap", getCap()},
+           {"lines", columnsOf(getLoss())},
+           {"own", tensorOf(getCorrect()).getNumElements()}}};
 }
 
 //===----------------------------------------------------------------------===//

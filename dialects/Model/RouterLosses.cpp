@@ -79,13 +79,11 @@ LogicalResult CountChoicesOp::verify() {
 /// Calls embedding_grad with rows of one column: it adds each choice's mark to
 /// the count of the chosen expert.
 KernelCall CountChoicesOp::getKernelCall() {
-  using A = KernelArgument;
-  const int64_t choices = tensorOf(getChoices()).getNumElements();
   return {"embedding_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {choices, 1, columnsOf(getCounts()), 1, /*turned=*/0,
-           /*padding=*/-1},
-          {}};
+          {{"ids", getChoices()}, {"dout", getMarks()}, {"dw", getCounts()}},
+          {{"rows", tensorOf(getChoices()).getNumElements()}, {"columns", 1},
+           {"vocab", columnsOf(getCounts())}, {"lddo", 1}, {"turned", false},
+           {"padding", -1}}};
 }
 
 //===----------------------------------------------------------------------===//

@@ -8,8 +8,6 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-using A = KernelArgument;
-
 LogicalResult GroupedWeightGradOp::verify() {
   RankedTensorType type = tensorOf(getResult());
   int64_t groups = columnsOf(getOffsets()) - 1;
@@ -24,31 +22,30 @@ LogicalResult GroupedWeightGradOp::verify() {
 }
 
 KernelCall GroupedWeightGradOp::getKernelCall() {
-  int64_t rows = columnsOf(getDy()), columns = columnsOf(getX());
   return {"grouped_weight_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
-          {matrixRows(tensorOf(getX())), columnsOf(getOffsets()) - 1, rows,
-           columns, rows, columns, getGroupsLast(),
-           doubleBits(getScale().convertToDouble()),
-           doubleBits(getInit() ? 1.0 : 0.0), int64_t(getShared())},
-          {{4, 0}, {5, 1}}};
+          {{"dy", getDy()}, {"x", getX()}, {"offsets", getOffsets()},
+           {"dw", getResult()}},
+          {{"m", matrixRows(tensorOf(getX()))},
+           {"groups", columnsOf(getOffsets()) - 1},
+           {"rows", columnsOf(getDy())}, {"columns", columnsOf(getX())},
+           {"groups_last", getGroupsLast()}, {"alpha", getScale()},
+           {"beta", getInit() ? 1.0 : 0.0}, {"shared", getShared()}}};
 }
 
 KernelCall RouteGradOp::getKernelCall() {
   RankedTensorType logits = tensorOf(getLogits());
-  int64_t experts = matrixColumns(logits);
   return {"route_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
-          {matrixRows(logits), experts, columnsOf(getChoices()), experts,
-           experts, getOverAll()},
-          {{3, 0}, {4, 3}}};
+          {{"logits", getLogits()}, {"choices", getChoices()},
+           {"dweights", getDweights()}, {"dlogits", getDlogits()}},
+          {{"rows", matrixRows(logits)}, {"experts", matrixColumns(logits)},
+           {"chosen", columnsOf(getChoices())}, {"over_all", getOverAll()}}};
 }
 
 KernelCall ChoiceGradOp::getKernelCall() {
-  int64_t width = columnsOf(getTokens());
   return {"choice_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0}},
-          {matrixRows(tensorOf(getTokens())), columnsOf(getPlaces()), width,
-           width, width},
-          {{3, 0}, {4, 1}}};
+          {{"tokens", getTokens()}, {"x", getRows()}, {"places", getPlaces()},
+           {"dweights", getDweights()}},
+          {{"rows", matrixRows(tensorOf(getTokens()))},
+           {"chosen", columnsOf(getPlaces())},
+           {"columns", columnsOf(getTokens())}}};
 }

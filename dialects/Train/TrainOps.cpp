@@ -4,6 +4,8 @@
 
 #include "dialects/Train/Optimizers.h"
 
+#include "runtime/Kernels/KernelTable.h"
+
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
 
@@ -281,8 +283,6 @@ LogicalResult ResultOp::verify() {
 // Library ops
 //===----------------------------------------------------------------------===//
 
-using A = KernelArgument;
-
 LogicalResult DecodeOp::verify() {
   if (tensorOf(getWeight()).getShape() != tensorOf(getResult()).getShape())
     return emitOpError("(C1) expects one shape, but got ")
@@ -294,12 +294,9 @@ LogicalResult DecodeOp::verify() {
 
 KernelCall DecodeOp::getKernelCall() {
   RankedTensorType type = tensorOf(getWeight());
-  auto stored = dyn_cast<QuantizedType>(type.getElementType());
   return {"decode",
-          {{A::Operand, 0}, {A::Result, 0}},
-          {matrixRows(type), matrixColumns(type),
-           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant()},
-          {}};
+          {{"w", getWeight()}, {"out", getResult()}},
+          {{"rows", matrixRows(type)}, {"columns", matrixColumns(type)}}};
 }
 
 template <typename Op> static LogicalResult verifyCoding(Op op) {
@@ -331,49 +328,44 @@ LogicalResult LinearWeightGradOp::verify() {
 }
 
 KernelCall LinearWeightGradOp::getKernelCall() {
-  int64_t m = columnsOf(getDy()), n = columnsOf(getX());
-  int64_t k = matrixRows(tensorOf(getX()));
   return {"matmul",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Workspace}},
-          {m, n, k, m, n, n, 1, 0, doubleBits(getScale().convertToDouble()),
-           doubleBits(getInit() ? 1.0 : 0.0)},
-          {{3, 0}, {4, 1}, {5, 2}}};
+          {{"a", getDy()}, {"b", getX()}, {"c", getResult()}},
+          {{"m", columnsOf(getDy())}, {"n", columnsOf(getX())},
+           {"k", matrixRows(tensorOf(getX()))}, {"transpose_a", true},
+           {"transpose_b", false}, {"alpha", getScale()},
+           {"beta", getInit() ? 1.0 : 0.0}}};
 }
 
 KernelCall AttentionGradOp::getKernelCall() {
   RankedTensorType q = tensorOf(getQ());
-  int64_t wide = columnsOf(getQ()), narrow = columnsOf(getK());
   return {"attention_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Operand, 3},
-           {A::Operand, 4}, {A::Operand, 5}, {A::Operand, 6}, {A::Result, 0},
-           {A::Result, 1}, {A::Result, 2}, {A::Workspace}},
-          {q.getDimSize(0), q.getDimSize(1), (int64_t)getHeads(),
-           (int64_t)getKvHeads(), (int64_t)getHeadDim(), wide, narrow, narrow,
-           wide, wide, wide, narrow, narrow, (int64_t)getWindow(),
-           doubleBits(getScale().convertToDouble()),
-           doubleBits(getCap().convertToDouble()), kAttentionSlots},
-          {{5, 0}, {6, 1}, {7, 2}, {8, 4}, {9, 6}, {10, 7}, {11, 8}, {12, 9}}};
+          {{"q", getQ()}, {"k", getK()}, {"v", getV()},
+           {"segments", getSegments()}, {"out", getResult()}, {"lse", getLse()},
+           {"dout", getDresult()}, {"dq", getDq()}, {"dk", getDk()},
+           {"dv", getDv()}},
+          {{"batch", q.getDimSize(0)}, {"length", q.getDimSize(1)},
+           {"heads", getHeads()}, {"kv_heads", getKvHeads()},
+           {"dim", getHeadDim()}, {"window", getWindow()},
+           {"scale", getScale()}, {"cap", getCap()},
+           {"slots", kAttentionSlots}}};
 }
 
 KernelCall HeadLossGradOp::getKernelCall() {
   RankedTensorType hidden = tensorOf(getHidden());
-  int64_t vocab = tensorOf(getWeight()).getDimSize(0);
-  int64_t width = matrixColumns(hidden);
   const bool replaces = !getReplaced().empty();
-  const auto where = [](bool isThere, A argument) {
-    return isThere ? argument : A{A::Absent};
-  };
+  const Value columns = replaces ? getReplaced().front() : Value();
+  const Value words = replaces ? getReplaced().back() : Value();
   return {"head_loss_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Operand, 2}, {A::Result, 0},
-           {A::Result, 1}, {A::Result, 2}, {A::Result, 3},
-           where(getDtrained() && !replaces, {A::Result, 4}),
-           where(replaces, {A::Operand, 3}), where(replaces, {A::Operand, 4}),
-           where(getDtrained() && replaces, {A::Result, 4}), {A::Workspace}},
-          {matrixRows(hidden), width, vocab, width, width,
-           doubleBits(getCap().convertToDouble()), kHeadChunkRows,
-           columnsOf(getLoss()),
-           replaces ? columnsOf(getReplaced().back()) : 0},
-          {{3, 0}, {4, 6}}};
+          {{"hidden", getHidden()}, {"w", getWeight()},
+           {"targets", getTargets()}, {"loss", getLoss()},
+           {"count", getCount()}, {"correct", getCorrect()},
+           {"dhidden", getDhidden()},
+           {replaces ? "dcolumns" : "dw", getDtrained()}, {"columns", columns},
+           {"words", words}},
+          {{"rows", matrixRows(hidden)}, {"hidden_size", matrixColumns(hidden)},
+           {"vocab", tensorOf(getWeight()).getDimSize(0)}, {"cap", getCap()},
+           {"chunk_rows", kHeadChunkRows}, {"lines", columnsOf(getLoss())},
+           {"replaced", words ? columnsOf(words) : 0}}};
 }
 
 bool HeadLossGradOp::canShardTable() {
@@ -394,31 +386,29 @@ SmallVector<Value> HeadLossGradOp::shardTable(OpBuilder &b, Value piece,
 
 KernelCall EmbeddingGradOp::getKernelCall() {
   RankedTensorType dy = tensorOf(getDy());
-  int64_t width = matrixColumns(dy);
   const bool isTransposed = getTurned();
   return {"embedding_grad",
-          {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
-          {matrixRows(dy), width,
-           tensorOf(getResult()).getDimSize(isTransposed ? 1 : 0), width,
-           isTransposed, getPadding()},
-          {{3, 1}}};
+          {{"ids", getIds()}, {"dout", getDy()}, {"dw", getResult()}},
+          {{"rows", matrixRows(dy)}, {"columns", matrixColumns(dy)},
+           {"vocab", tensorOf(getResult()).getDimSize(isTransposed ? 1 : 0)},
+           {"turned", isTransposed}, {"padding", getPadding()}}};
 }
 
 KernelCall ClipNormOp::getKernelCall() {
+  Value lengths = getLengths();
   // The kernel reads the label count from the statistics row, which is first.
   return {"clip_norm",
-          {{A::Operand, 0}, getLengths() ? A{A::Operand, 1} : A{A::Absent},
-           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
-          {tensorOf(getGradient()).getNumElements(), kFlatColumns,
-           getLengths() ? tensorOf(getLengths()).getNumElements() : 0},
-          {}};
+          {{"gradient", getGradient()}, {"lengths", lengths},
+           {"norm", getNorm()}, {"scale", getScale()}},
+          {{"elements", tensorOf(getGradient()).getNumElements()},
+           {"skip", kFlatColumns},
+           {"others", lengths ? tensorOf(lengths).getNumElements() : 0}}};
 }
 
 KernelCall qlora::train::LengthOp::getKernelCall() {
   return {"length",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
-          {tensorOf(getX()).getNumElements()},
-          {}};
+          {{"x", getX()}, {"length", getResult()}},
+          {{"elements", tensorOf(getX()).getNumElements()}}};
 }
 
 /// All results are written in place over their operands.
@@ -430,16 +420,16 @@ SmallVector<MemoryTie> UpdateOp::getMemoryTies() {
   return ties;
 }
 
+/// The first operands of the kernel are p and the states.
 KernelCall UpdateOp::getKernelCall() {
-  RankedTensorType p = tensorOf(getP());
-  SmallVector<A> arguments;
-  for (unsigned i = 0; i < (*this)->getNumResults(); ++i)
-    arguments.push_back({A::Result, i});
-  const unsigned kept = arguments.size();
-  llvm::append_values(arguments, A{A::Operand, kept}, A{A::Operand, kept + 1});
+  SmallVector<CallOperand> operands = {{"gradient", getG()},
+                                       {"scale", getScale()}};
+  for (auto [operand, result] :
+       llvm::zip(findKernelOp(getKernel())->operands, (*this)->getResults()))
+    operands.push_back({operand.name, result});
   return {getKernel(),
-          arguments,
-          {matrixRows(p), matrixColumns(p),
-           doubleBits(getRateScale().convertToDouble()), getUndecayed()},
-          {}};
+          operands,
+          {{"rows", matrixRows(tensorOf(getP()))},
+           {"columns", columnsOf(getP())}, {"rate_scale", getRateScale()},
+           {"undecayed", getUndecayed()}}};
 }

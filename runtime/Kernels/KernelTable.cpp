@@ -78,6 +78,21 @@ static ConstantKind kindOf(char mark) {
   }
 }
 
+/// Finds the operand of each row stride.
+static void assignStrides(KernelOp &op) {
+  for (unsigned i = 0; i < op.constants.size(); ++i) {
+    const std::string_view name = op.constants[i];
+    if (!name.starts_with("ld"))
+      continue;
+    const auto operand = std::find_if(
+        op.operands.rbegin(), op.operands.rend(), [&](const KernelOperand &o) {
+          return o.name.starts_with(name.substr(2));
+        });
+    assert(operand != op.operands.rend() && "a row stride has an operand");
+    operand->stride = i;
+  }
+}
+
 static KernelOp parseOp(std::string_view name, std::string_view operands,
                         std::string_view constants) {
   KernelOp op;
@@ -90,6 +105,7 @@ static KernelOp parseOp(std::string_view name, std::string_view operands,
     word.remove_suffix(op.kinds.back() != ConstantKind::kCount);
     op.constants.emplace_back(word);
   });
+  assignStrides(op);
   return op;
 }
 

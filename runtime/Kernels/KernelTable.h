@@ -34,15 +34,15 @@ struct KernelOperand {
   /// workspace has any type.
   std::vector<qlora_dtype> types;
   std::string like;
+  /// Index of the constant that holds the row stride; dense if empty.
+  std::optional<unsigned> stride;
 };
 
 struct KernelRequest;
 
-/// Shape of an operand in a request, with the row stride that the constant
-/// `stride` holds; dense if `stride` is empty.
+/// Shape of an operand in a request.
 struct OperandShape {
   int64_t rows, columns;
-  std::string_view stride = {};
 };
 
 /// Shapes of all operands in ABI order, or the reason why the request is

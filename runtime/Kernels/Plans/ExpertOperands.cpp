@@ -28,7 +28,7 @@ OperandShapes route::shapes(const KernelRequest &r) {
   if (Reason reason = needChoices(r))
     return *reason;
   const int64_t rows = r.constant("rows"), chosen = r.constant("chosen");
-  return {{rows, r.constant("experts"), "ldl"}, {rows, chosen}, {rows, chosen}};
+  return {{rows, r.constant("experts")}, {rows, chosen}, {rows, chosen}};
 }
 
 OperandShapes route_grad::shapes(const KernelRequest &r) {
@@ -36,10 +36,7 @@ OperandShapes route_grad::shapes(const KernelRequest &r) {
     return *reason;
   const int64_t rows = r.constant("rows"), chosen = r.constant("chosen");
   const int64_t experts = r.constant("experts");
-  return {{rows, experts, "ldl"},
-          {rows, chosen},
-          {rows, chosen},
-          {rows, experts, "lddl"}};
+  return {{rows, experts}, {rows, chosen}, {rows, chosen}, {rows, experts}};
 }
 
 OperandShapes sort_by_expert::shapes(const KernelRequest &r) {
@@ -59,10 +56,7 @@ OperandShapes gather_rows::shapes(const KernelRequest &r) {
     return *reason;
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t sorted = rows * r.constant("chosen");
-  return {{rows, columns, "ldx"},
-          {1, sorted},
-          {1, sorted},
-          {sorted, columns, "ldo"}};
+  return {{rows, columns}, {1, sorted}, {1, sorted}, {sorted, columns}};
 }
 
 OperandShapes combine_rows::shapes(const KernelRequest &r) {
@@ -70,10 +64,7 @@ OperandShapes combine_rows::shapes(const KernelRequest &r) {
     return *reason;
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t sorted = rows * r.constant("chosen");
-  return {{sorted, columns, "ldx"},
-          {1, sorted},
-          {1, sorted},
-          {rows, columns, "ldo"}};
+  return {{sorted, columns}, {1, sorted}, {1, sorted}, {rows, columns}};
 }
 
 OperandShapes choice_grad::shapes(const KernelRequest &r) {
@@ -81,10 +72,7 @@ OperandShapes choice_grad::shapes(const KernelRequest &r) {
     return *reason;
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t sorted = rows * r.constant("chosen");
-  return {{rows, columns, "ldt"},
-          {sorted, columns, "ldx"},
-          {1, sorted},
-          {1, sorted}};
+  return {{rows, columns}, {sorted, columns}, {1, sorted}, {1, sorted}};
 }
 
 OperandShapes transpose_rows::shapes(const KernelRequest &r) {
@@ -93,7 +81,7 @@ OperandShapes transpose_rows::shapes(const KernelRequest &r) {
     return refusalOf(r, "inner", "divide the columns");
   if (Reason reason = needRows(r, {"columns"}))
     return *reason;
-  return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
+  return {{rows, columns}, {rows, columns}};
 }
 
 OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
@@ -113,10 +101,10 @@ OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
   const int64_t out = isLast ? rows : rows / groups;
   const int64_t in = isLast ? columns / groups : columns;
   const bool isForward = r.constant("transpose_w");
-  return {{m, isForward ? in : out, "lda"},
+  return {{m, isForward ? in : out},
           {rows, columns},
           {1, groups + 1},
-          {m, isForward ? out : in, "ldc"}};
+          {m, isForward ? out : in}};
 }
 
 OperandShapes grouped_weight_grad::shapes(const KernelRequest &r) {
@@ -128,10 +116,7 @@ OperandShapes grouped_weight_grad::shapes(const KernelRequest &r) {
   const Size whole = Size(groups) * Size(rows);
   if (whole.bytes() > uint64_t(1) << 40)
     return refusalOf(r, "rows", "be fewer, with all groups below 2^40");
-  return {{m, rows, "lddy"},
-          {m, columns, "ldx"},
-          {1, groups + 1},
-          {groups * rows, columns}};
+  return {{m, rows}, {m, columns}, {1, groups + 1}, {groups * rows, columns}};
 }
 
 } // namespace qlora::plans

@@ -41,14 +41,10 @@ OperandShapes head_loss::shapes(const KernelRequest &r) {
   const int64_t lines = r.constant("lines"), replaced = r.constant("replaced");
   if (rows % lines != 0)
     return refusalOf(r, "lines", "divide rows");
-  return {{rows, hidden, "ldh"},
-          {r.constant("vocab"), hidden},
-          {1, rows},
-          {1, lines},
-          {1, lines},
-          {1, rows},
-          {rows, replaced},
-          {1, replaced}};
+  return {{rows, hidden},   {r.constant("vocab"), hidden},
+          {1, rows},        {1, lines},
+          {1, lines},       {1, rows},
+          {rows, replaced}, {1, replaced}};
 }
 
 OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
@@ -57,8 +53,7 @@ OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
     return shapes;
   const OperandShape hidden = shapes.each[0], w = shapes.each[1];
   const OperandShape columns = shapes.each[6];
-  shapes.each.insert(shapes.each.begin() + 6,
-                     {{hidden.rows, hidden.columns, "lddh"}, w});
+  shapes.each.insert(shapes.each.begin() + 6, {hidden, w});
   shapes.each.push_back(columns);
   return shapes;
 }
@@ -82,7 +77,7 @@ OperandShapes head_part::shapes(const KernelRequest &r) {
   if (Reason reason = needPieces(r))
     return *reason;
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
-  return {{rows, hidden, "ldh"},
+  return {{rows, hidden},
           {r.constant("piece"), hidden},
           {1, rows},
           {rows, kHeadStateNumbers},
@@ -111,7 +106,7 @@ OperandShapes head_merge::shapes(const KernelRequest &r) {
           {1, own},
           {rows, hidden},
           {r.constant("piece"), hidden},
-          {rows, hidden, "lddh"}};
+          {rows, hidden}};
 }
 
 } // namespace qlora::plans

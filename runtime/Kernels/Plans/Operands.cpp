@@ -25,9 +25,9 @@ static int64_t dividedUp(int64_t count, int64_t each) {
 OperandShapes matmul::shapes(const KernelRequest &r) {
   const int64_t m = r.constant("m"), n = r.constant("n"), k = r.constant("k");
   const bool ta = r.constant("transpose_a"), tb = r.constant("transpose_b");
-  return {{ta ? k : m, ta ? m : k, "lda"},
-          {tb ? n : k, tb ? k : n, "ldb"},
-          {m, n, "ldc"}};
+  return {{ta ? k : m, ta ? m : k},
+          {tb ? n : k, tb ? k : n},
+          {m, n}};
 }
 
 /// Checks the constant `block` for StoredLayout. `rowBlock` is the number of
@@ -62,9 +62,9 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
   const int64_t m = r.constant("m");
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isForward = r.constant("transpose_w");
-  return {{m, isForward ? columns : rows, "lda"},
+  return {{m, isForward ? columns : rows},
           {rows, columns},
-          {m, isForward ? rows : columns, "ldc"}};
+          {m, isForward ? rows : columns}};
 }
 
 /// Requires that a row is one block, and a depth of at most 2^17, so that sums
@@ -81,7 +81,7 @@ OperandShapes int8_matmul::shapes(const KernelRequest &r) {
   const double threshold = r.constantAsDouble("threshold");
   if (!(threshold >= 0) || std::isinf(threshold))
     return std::string("threshold must be neither negative nor infinite");
-  return {{m, columns, "lda"}, {rows, columns}, {m, rows, "ldc"}};
+  return {{m, columns}, {rows, columns}, {m, rows}};
 }
 
 OperandShapes decode::shapes(const KernelRequest &r) {
@@ -150,9 +150,9 @@ static OperandShapes attentionShapes(const KernelRequest &r) {
   const int64_t heads = r.constant("heads"), dim = r.constant("dim");
   const int64_t tokens = batch * length;
   const int64_t queries = heads * dim, keys = r.constant("kv_heads") * dim;
-  return {{tokens, queries, "ldq"}, {tokens, keys, "ldk"},
-          {tokens, keys, "ldv"},    {batch, length},
-          {tokens, queries, "ldo"}, {batch * heads, length}};
+  return {{tokens, queries}, {tokens, keys},
+          {tokens, keys},    {batch, length},
+          {tokens, queries}, {batch * heads, length}};
 }
 
 OperandShapes attention::shapes(const KernelRequest &r) {
@@ -167,11 +167,7 @@ OperandShapes attention_grad::shapes(const KernelRequest &r) {
   if (shapes.refusal)
     return shapes;
   const OperandShape q = shapes.each[0], k = shapes.each[1];
-  for (const OperandShape &gradient : {OperandShape{q.rows, q.columns, "lddo"},
-                                       {q.rows, q.columns, "lddq"},
-                                       {k.rows, k.columns, "lddk"},
-                                       {k.rows, k.columns, "lddv"}})
-    shapes.each.push_back(gradient);
+  shapes.each.insert(shapes.each.end(), {q, q, k, k}); // dout, dq, dk, dv
   return shapes;
 }
 
@@ -204,7 +200,7 @@ OperandShapes cache_rows::shapes(const KernelRequest &r) {
     return refusalOf(r, "heads", "divide the columns");
   if (Reason reason = needCacheDim(r, r.type("cache"), columns / heads))
     return *reason;
-  return {{rows, columns, "ldx"},
+  return {{rows, columns},
           {1, rows},
           {1, rows},
           {1, rows},
@@ -228,10 +224,10 @@ OperandShapes cached_attention::shapes(const KernelRequest &r) {
   const OperandShape cache =
       cacheShape(r.type("keys"), r.constant("slots") * r.constant("entries"),
                  r.constant("kv_heads"), r.constant("dim"));
-  return {{tokens, queries, "ldq"}, cache,
+  return {{tokens, queries}, cache,
           cache,                    {1, tokens},
           {1, tokens},              {1, tokens},
-          {tokens, queries, "ldo"}, {1, r.constant("heads")}};
+          {tokens, queries}, {1, r.constant("heads")}};
 }
 
 OperandShapes adapter_matmul::shapes(const KernelRequest &r) {
@@ -239,7 +235,7 @@ OperandShapes adapter_matmul::shapes(const KernelRequest &r) {
   const int64_t adapters = r.constant("adapters");
   if (adapters > kMaxExtent / n)
     return refusalOf(r, "adapters", "be few enough for an address space");
-  return {{m, k, "ldx"}, {n * adapters, k}, {1, m}, {m, n, "ldy"}};
+  return {{m, k}, {n * adapters, k}, {1, m}, {m, n}};
 }
 
 // Walks over rows -------------------------------------------------------------
@@ -255,28 +251,28 @@ OperandShapes embedding::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   if (r.constant("piece") < 0 || r.constant("piece") > kMaxExtent)
     return refusalOf(r, "piece", "be in [0, 2^40]");
-  return {{1, rows}, tableShape(r, tableIds(r)), {rows, columns, "ldo"}};
+  return {{1, rows}, tableShape(r, tableIds(r)), {rows, columns}};
 }
 
 OperandShapes embedding_grad::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   return {
-      {1, rows}, {rows, columns, "lddo"}, tableShape(r, r.constant("vocab"))};
+      {1, rows}, {rows, columns}, tableShape(r, r.constant("vocab"))};
 }
 
 OperandShapes column_sum::shapes(const KernelRequest &r) {
   const int64_t columns = r.constant("columns");
-  return {{r.constant("rows"), columns, "ldx"}, {1, columns}};
+  return {{r.constant("rows"), columns}, {1, columns}};
 }
 
 OperandShapes accumulate::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{rows, columns, "ldx"}, {rows, columns, "ldy"}};
+  return {{rows, columns}, {rows, columns}};
 }
 
 OperandShapes copy_rows::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
+  return {{rows, columns}, {rows, columns}};
 }
 
 /// Requires that out has as many elements as x. Counts that overflow saturate,
@@ -292,7 +288,7 @@ OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   if (is.bytes() != has.bytes())
     return "first * second * run must be rows * columns, " +
            std::to_string(has.bytes()) + ", got " + std::to_string(is.bytes());
-  return {{rows, columns, "ldx"}, {rows, columns}};
+  return {{rows, columns}, {rows, columns}};
 }
 
 OperandShapes clip_norm::shapes(const KernelRequest &r) {
@@ -338,12 +334,13 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
 }
 
 /// Returns the bytes of an operand that is present.
-static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
+static Size bytesOf(const KernelRequest &r, size_t operand,
                     const OperandShape &shape) {
+  const qlora_dtype dtype = *r.dtypes[operand];
+  const std::optional<unsigned> stride = r.op->operands[operand].stride;
   if (!storedFormat(dtype))
     return matrixBytes(dtype, shape.rows, shape.columns,
-                       shape.stride.empty() ? shape.columns
-                                            : r.constant(shape.stride));
+                       stride ? r.constants[*stride] : shape.columns);
   const Size elements = Size(shape.rows) * Size(shape.columns);
   if (elements.bytes() > uint64_t(kMaxExtent))
     return Size(-1);
@@ -405,18 +402,18 @@ static Reason needType(const KernelRequest &r, const KernelOperand &operand,
 static Reason needOperands(const KernelRequest &r,
                            const std::vector<OperandShape> &shapes) {
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const auto &[rows, columns, stride] = shapes[i];
+    const KernelOperand &operand = r.op->operands[i];
+    const int64_t columns = shapes[i].columns;
     if (!r.dtypes[i])
       continue;
-    if (!stride.empty() &&
-        (r.constant(stride) < columns || r.constant(stride) > kMaxExtent))
-      return refusalOf(r, stride,
+    if (operand.stride && (r.constants[*operand.stride] < columns ||
+                           r.constants[*operand.stride] > kMaxExtent))
+      return refusalOf(r, r.op->constants[*operand.stride],
                        "hold " + std::to_string(columns) + " columns");
-    if (Reason reason = needType(r, r.op->operands[i], *r.dtypes[i]))
+    if (Reason reason = needType(r, operand, *r.dtypes[i]))
       return reason;
-    if (bytesOf(r, *r.dtypes[i], shapes[i]).bytes() > uint64_t(1) << 47)
-      return "operand " + r.op->operands[i].name +
-             " is larger than an address space";
+    if (bytesOf(r, i, shapes[i]).bytes() > uint64_t(1) << 47)
+      return "operand " + operand.name + " is larger than an address space";
   }
   return std::nullopt;
 }
@@ -445,7 +442,7 @@ KernelOp::operandBytes(const KernelRequest &request) const {
   std::vector<uint64_t> bytes(operands.size(), 0);
   for (size_t i = 0; i < shapes.size(); ++i)
     if (request.dtypes[i])
-      bytes[i] = plans::bytesOf(request, *request.dtypes[i], shapes[i]).bytes();
+      bytes[i] = plans::bytesOf(request, i, shapes[i]).bytes();
   return bytes;
 }
 

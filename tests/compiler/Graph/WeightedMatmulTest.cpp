@@ -204,13 +204,13 @@ TEST_F(WeightedMatmulTest, IsDecodedWhereItIsPlanned) {
   EXPECT_EQ(all<train::DecodeOp>().size(), 2u);
   for (ProductOp product : all<ProductOp>()) {
     EXPECT_TRUE(product->getOperand(0).getDefiningOp<train::DecodeOp>());
-    EXPECT_EQ(product.getKernelCall().op, "matmul");
+    EXPECT_EQ(product.getKernelCall().op->name, "matmul");
   }
   options.form = "tiled";
   ASSERT_TRUE(run(kStep, createPlanDequant(options)));
   EXPECT_TRUE(all<train::DecodeOp>().empty());
   for (ProductOp product : all<ProductOp>())
-    EXPECT_EQ(product.getKernelCall().op, "panel_matmul");
+    EXPECT_EQ(product.getKernelCall().op->name, "panel_matmul");
 }
 
 TEST_F(WeightedMatmulTest, IsJoinedWithItsSibling) {

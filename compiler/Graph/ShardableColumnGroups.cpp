@@ -59,6 +59,7 @@ unsigned ShardableColumnGroups::numberOf(Value value) {
   if (isNew) {
     values.push_back(value);
     sets.grow(values.size());
+    aligned.grow(values.size());
   }
   return known->second;
 }
@@ -67,12 +68,27 @@ void ShardableColumnGroups::join(Value one, Value other) {
   sets.join(numberOf(one), numberOf(other));
 }
 
+/// Joins values of equal width that have the same segments.
+void ShardableColumnGroups::align(Value one, Value other) {
+  join(one, other);
+  aligned.join(numberOf(one), numberOf(other));
+}
+
 void ShardableColumnGroups::keepWhole(Value value, const std::string &why) {
   whole.try_emplace(numberOf(value), why);
 }
 
+void ShardableColumnGroups::keepAllWhole(Operation *op) {
+  for (Value value : op->getOperands())
+    if (isa<RankedTensorType>(value.getType()))
+      keepWhole(value, needsWhole(op));
+  for (Value value : op->getResults())
+    keepWhole(value, needsWhole(op));
+}
+
 /// Joins row operands of full width to the result's set if columns are
-/// independent. Keeps narrower operands, such as cos of a head, whole.
+/// independent. Keeps narrower operands, such as cos of a head, whole. Rows can
+/// be shorter than the tensor's, as in a norm per head; they are not split.
 void ShardableColumnGroups::lookAtRows(RowOp op) {
   Value first = op->getResult(0);
   const int64_t columns = op.getRowColumns();
@@ -80,25 +96,27 @@ void ShardableColumnGroups::lookAtRows(RowOp op) {
   if ((isOfAll && !isByColumn(op)) ||
       llvm::any_of(op->getResults(), [&](OpResult result) {
         return op.isScalarResult(result.getResultNumber());
-      })) {
-    for (Value value : op->getOperands())
-      keepWhole(value, needsWhole(op));
-    for (Value value : op->getResults())
-      keepWhole(value, needsWhole(op));
-    return;
-  }
+      }))
+    return keepAllWhole(op);
   for (auto [operand, map] :
        llvm::zip_equal(op->getOperands(), op.getRowMaps()))
     if (map.getKind() == MapKind::Full ||
         (isOfAll && map.getKind() == MapKind::Column))
-      join(operand, first);
+      align(operand, first);
     else
       keepWhole(operand, needsWhole(op));
   for (Value result : op->getResults())
-    join(result, first);
-  if (!isOfAll)
-    runs[op] = columns;
-  ops.push_back(op);
+    align(result, first);
+  links.push_back({op, /*unit=*/isOfAll ? 1 : columns});
+}
+
+/// Returns the whole and the parts of a split or concat of columns.
+static std::pair<Value, ValueRange> joinedColumns(Operation *op) {
+  if (auto split = dyn_cast<SplitOp>(op); split && !split.getRows())
+    return {split.getWhole(), split.getParts()};
+  if (auto concat = dyn_cast<ConcatOp>(op); concat && !concat.getRows())
+    return {concat.getWhole(), concat.getParts()};
+  return {};
 }
 
 void ShardableColumnGroups::look(Operation *op) {
@@ -109,83 +127,66 @@ void ShardableColumnGroups::look(Operation *op) {
     numberOf(product.getX());
     numberOf(product.getProduct());
     if (product.getInit())
-      join(product.getInit(), product.getProduct());
-    ops.push_back(op);
+      align(product.getInit(), product.getProduct());
+    links.push_back({op});
     products.push_back(product);
     return;
   }
   if (auto columnwise = dyn_cast<ColumnwiseOp>(op)) {
+    Value first = op->getResult(0);
     const SmallVector<OpOperand *> divided = columnwise.getColumnOperands();
     for (OpOperand &operand : op->getOpOperands())
       if (llvm::is_contained(divided, &operand))
-        join(operand.get(), op->getResult(0));
+        join(operand.get(), first);
       else
         keepWhole(operand.get(), needsWhole(op));
-    ops.push_back(op);
+    links.push_back({op, columnsOf(first) / columnwise.getColumnRuns(),
+                     /*isOneRun=*/true});
     return;
   }
   if (auto rows = dyn_cast<RowOp>(op))
     return lookAtRows(rows);
-  auto concat = dyn_cast<ConcatOp>(op);
-  if (isa<SplitOp>(op) || (concat && !concat.getRows())) {
-    Value one = isa<SplitOp>(op) ? op->getOperand(0) : op->getResult(0);
-    for (Value value : op->getOperands())
-      join(value, one);
-    for (Value value : op->getResults())
-      join(value, one);
-    ops.push_back(op);
+  if (auto [all, parts] = joinedColumns(op); all) {
+    for (Value part : parts)
+      join(part, all);
+    links.push_back({op});
     return;
   }
-  for (Value value : op->getOperands())
-    if (isa<RankedTensorType>(value.getType()))
-      keepWhole(value, needsWhole(op));
-  for (Value value : op->getResults())
-    keepWhole(value, needsWhole(op));
+  keepAllWhole(op);
 }
 
 /// Makes all uses of a weight shard it in the same way. Keeps it whole if some
 /// user is not a matmul and does not read it by column.
 void ShardableColumnGroups::joinUsesOfWeights() {
-  DenseMap<Attribute, std::string> fixed;
   DenseMap<Attribute, WeightedMatmul> firstProduct;
   DenseMap<Attribute, WeightOp> firstVector;
   for (Value value : values)
-    if (auto weight = value.getDefiningOp<WeightOp>()) {
-      vectors.push_back(weight);
-      auto [known, isNew] =
-          firstVector.try_emplace(weight.getParameterAttr(), weight);
-      if (!isNew)
-        join(known->second, weight);
-    }
+    if (auto weight = value.getDefiningOp<WeightOp>())
+      join(firstVector.try_emplace(weight.getParameterAttr(), weight)
+               .first->second,
+           weight);
   for (WeightedMatmul product : products) {
+    const auto keep = [&](const std::string &why) {
+      keepWhole(product.getX(), why);
+      keepWhole(product.getProduct(), why);
+    };
     auto weight = product.getWeight().getDefiningOp<WeightOp>();
     if (!weight) {
-      keepWhole(product.getX(), needsWhole(product));
-      keepWhole(product.getProduct(), needsWhole(product));
+      keep(needsWhole(product));
       continue;
     }
     Attribute name = weight.getParameterAttr();
-    auto [known, isNew] = firstProduct.try_emplace(name, product);
-    WeightedMatmul first = known->second;
-    if (!isNew) {
-      join(first.getX(), product.getX());
-      join(first.getProduct(), product.getProduct());
-    }
+    WeightedMatmul first =
+        firstProduct.try_emplace(name, product).first->second;
+    join(first.getX(), product.getX());
+    join(first.getProduct(), product.getProduct());
     for (OpOperand &use : weight->getUses())
       if (auto user = dyn_cast<WeightedMatmul>(use.getOwner());
           !user || &use != &user.getWeightMutable() || !user.getProduct())
-        fixed.try_emplace(name, needsWhole(use.getOwner()));
+        keep(needsWhole(use.getOwner()));
     if (first.getLayout() != product.getLayout() || firstVector.count(name))
-      fixed.try_emplace(name, fmt::format("{} is used in two ways",
-                                          weight.getParameter().str()));
+      keep(fmt::format("{} is used in two ways", weight.getParameter().str()));
   }
-  for (WeightedMatmul product : products)
-    if (auto weight = product.getWeight().getDefiningOp<WeightOp>())
-      if (auto why = fixed.find(weight.getParameterAttr());
-          why != fixed.end()) {
-        keepWhole(product.getX(), why->second);
-        keepWhole(product.getProduct(), why->second);
-      }
 }
 
 //===----------------------------------------------------------------------===//
@@ -204,19 +205,17 @@ std::vector<ShardableColumnGroups::Set> ShardableColumnGroups::gather() {
     if (auto why = whole.find(number);
         why != whole.end() && (set.why.empty() || why->second == kWholeAnyway))
       set.why = why->second;
+    if (auto weight = values[number].getDefiningOp<WeightOp>())
+      set.vectors.push_back(weight);
   }
-  for (auto [number, op] : llvm::enumerate(ops))
-    setOf(op->getResult(0)).ops.push_back(number);
-  for (auto [number, weight] : llvm::enumerate(vectors))
-    setOf(weight).vectors.push_back(number);
-  for (auto [number, product] : llvm::enumerate(products)) {
-    const int64_t elements = product.getWeightType().getNumElements();
+  for (const Link &link : links)
+    setOf(link.op->getResult(0)).links.push_back(link);
+  for (WeightedMatmul product : products)
     for (Value value : {product.getX(), product.getProduct()}) {
       Set &set = setOf(value);
-      set.elements += elements;
-      set.products.push_back(number);
+      set.elements += product.getWeightType().getNumElements();
+      set.products.push_back(product);
     }
-  }
   std::vector<Set> list;
   for (auto &[leader, set] : found)
     if (!set.products.empty())
@@ -225,75 +224,45 @@ std::vector<ShardableColumnGroups::Set> ShardableColumnGroups::gather() {
   return list;
 }
 
+bool ShardableColumnGroups::has(const Set &set, Value value) const {
+  return sets.findLeader(numbers.lookup(value)) == set.leader;
+}
+
+unsigned ShardableColumnGroups::classOf(Value value) const {
+  return aligned.findLeader(numbers.lookup(value));
+}
+
 Segments ShardableColumnGroups::segmentsOf(Value value) const {
-  auto known = segments.find(value);
+  auto known = segments.find(classOf(value));
   return known == segments.end() ? Segments{columnsOf(value)} : known->second;
 }
 
-/// Propagates segments between the values of an op that continues a set.
-/// Returns false if two values have different segments.
-bool ShardableColumnGroups::agree(Operation *op, bool &changes) {
-  auto give = [&](Value value, const Segments &wanted) {
-    const Segments known = segmentsOf(value);
-    if (known == wanted || wanted.size() == 1)
-      return true;
-    if (known.size() != 1)
-      return false;
-    segments[value] = wanted;
-    return changes = true;
-  };
-  auto together = [&](ValueRange parts, Value all) {
-    Segments joined;
-    for (Value part : parts)
-      llvm::append_range(joined, segmentsOf(part));
-    return give(all, joined);
-  };
-  if (auto split = dyn_cast<SplitOp>(op))
-    return together(split.getParts(), split.getWhole());
-  if (auto concat = dyn_cast<ConcatOp>(op))
-    return together(concat.getParts(), concat.getWhole());
-  SmallVector<Value> alike = {op->getResult(0)};
-  if (auto product = dyn_cast<WeightedMatmul>(op)) {
-    if (product.getInit())
-      alike.push_back(product.getInit());
-  } else if (auto rows = dyn_cast<RowOp>(op); rows && !isa<ColumnwiseOp>(op)) {
-    for (auto [operand, map] :
-         llvm::zip_equal(op->getOperands(), rows.getRowMaps()))
-      if (map.getKind() == MapKind::Full ||
-          (map.getKind() == MapKind::Column && !runs.count(op)))
-        alike.push_back(operand);
-    llvm::append_range(alike, op->getResults().drop_front());
-  } else {
-    // Column runs of a ColumnwiseOp must be one segment.
-    return llvm::all_of(op->getOperands(), [&](Value operand) {
-      return !isa<RankedTensorType>(operand.getType()) ||
-             segmentsOf(operand).size() == 1;
-    });
-  }
-  for (Value one : alike)
-    for (Value other : alike)
-      if (!give(one, segmentsOf(other)))
-        return false;
-  return true;
-}
-
-/// Finds the segments of a set's values. Returns false if ops disagree, or if
-/// `ranks` does not divide a segment.
+/// Finds the segments of a set's values: a whole of a split or concat has those
+/// of its parts, and can be a part of another. Returns false if ops disagree,
+/// or if `ranks` does not divide a segment.
 bool ShardableColumnGroups::findSegments(Set &set) {
+  const auto isSplit = [&](Value value) {
+    return has(set, value) && segmentsOf(value).size() > 1;
+  };
   for (bool changes = true; changes;) {
     changes = false;
-    for (unsigned number : set.ops)
-      if (!agree(ops[number], changes)) {
+    for (const auto &[op, unit, isOneRun] : set.links) {
+      auto [all, parts] = joinedColumns(op);
+      Segments joined;
+      for (Value part : parts)
+        llvm::append_range(joined, segmentsOf(part));
+      const bool isKnown = joined.size() < 2 || joined == segmentsOf(all);
+      if ((!isKnown && !segments.try_emplace(classOf(all), joined).second) ||
+          (isOneRun && (isSplit(op->getResult(0)) ||
+                        llvm::any_of(op->getOperands(), isSplit)))) {
         set.why = fmt::format("{} has operands with different segments",
-                              labelOf(ops[number]));
+                              labelOf(op));
         return false;
       }
+      changes |= !isKnown;
+    }
   }
-  for (unsigned number : set.ops) {
-    Operation *op = ops[number];
-    int64_t unit = runs.count(op) ? runs.lookup(op) : 1;
-    if (auto columnwise = dyn_cast<ColumnwiseOp>(op))
-      unit = columnsOf(op->getResult(0)) / columnwise.getColumnRuns();
+  for (const auto &[op, unit, isOneRun] : set.links)
     for (int64_t segment : segmentsOf(op->getResult(0)))
       if (segment % (unit * ranks)) {
         set.why = fmt::format("{} has {} of {} columns, not divisible by "
@@ -304,7 +273,6 @@ bool ShardableColumnGroups::findSegments(Set &set) {
           unequalSet = set.why;
         return false;
       }
-  }
   return true;
 }
 
@@ -321,15 +289,11 @@ bool ShardableColumnGroups::findWeights(Set &set, ShardedWeights &found) {
                             parameter.getSymName().str(), ranks);
     return set.why.empty();
   };
-  for (unsigned number : set.products) {
-    WeightedMatmul product = products[number];
-    auto has = [&](Value value) {
-      return sets.findLeader(numbers.lookup(value)) == set.leader;
-    };
+  for (WeightedMatmul product : set.products) {
     Value x = product.getX(), y = product.getProduct();
-    const bool isOut = has(y);
-    if ((isOut && (has(x) || isSharded(x))) || (!isOut && isSharded(y)) ||
-        (!isOut && product.getInt8Threshold())) {
+    const bool isOut = has(set, y);
+    if ((isOut && (has(set, x) || isSharded(x))) ||
+        (!isOut && (isSharded(y) || product.getInt8Threshold()))) {
       set.why = fmt::format("{} needs all columns", labelOf(product));
       return false;
     }
@@ -338,23 +302,21 @@ bool ShardableColumnGroups::findWeights(Set &set, ShardedWeights &found) {
     const bool isShared = how.dimension == product.getGroupDimension();
     for (int64_t group = isShared ? product.getGroups() : 1; group > 0; --group)
       llvm::append_range(how.segments, segmentsOf(isOut ? y : x));
-    if (!add(cast<WeightOp>(product.getWeight().getDefiningOp()), how))
+    if (!add(product.getWeight().getDefiningOp<WeightOp>(), how))
       return false;
   }
-  for (unsigned number : set.vectors)
-    if (!add(vectors[number], {0, segmentsOf(vectors[number])}))
-      return false;
-  return true;
+  return llvm::all_of(set.vectors, [&](WeightOp weight) {
+    return add(weight, {0, segmentsOf(weight)});
+  });
 }
 
 void ShardableColumnGroups::tryToDivide(Set &set) {
   ShardedWeights found;
   // A set without a module is between A and B: too narrow to be worth sharding.
-  const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
-    WeightedMatmul product = products[number];
-    return product.getModule() &&
-           sets.findLeader(numbers.lookup(product.getProduct())) == set.leader;
-  });
+  const bool hasModule =
+      llvm::any_of(set.products, [&](WeightedMatmul product) {
+        return product.getModule() && has(set, product.getProduct());
+      });
   if (!hasModule || set.why == kWholeAnyway)
     return;
   const bool isFixed = !set.why.empty();

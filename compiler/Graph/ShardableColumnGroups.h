@@ -41,16 +41,27 @@ public:
   llvm::StringRef unequal() const { return unequalSet; }
 
 private:
+  /// An op that continues a set.
+  struct Link {
+    mlir::Operation *op;
+    int64_t unit = 1; ///< columns that cannot be split, such as a head
+    bool isOneRun = false; ///< requires consecutive columns
+  };
   struct Set {
     unsigned leader = 0; ///< index of one of its values
-    std::vector<unsigned> products, vectors, ops; ///< indices below
+    std::vector<model::WeightedMatmul> products;
+    /// Weights that ops read by column, in addition to row operands.
+    std::vector<model::WeightOp> vectors;
+    std::vector<Link> links;
     std::string why; ///< why it stays whole; empty: no reason
     int64_t elements = 0; ///< elements of its weights
   };
 
   unsigned numberOf(mlir::Value value);
   void join(mlir::Value one, mlir::Value other);
+  void align(mlir::Value one, mlir::Value other);
   void keepWhole(mlir::Value value, const std::string &why);
+  void keepAllWhole(mlir::Operation *op);
   void look(mlir::Operation *op);
   void lookAtRows(model::RowOp op);
   void joinUsesOfWeights();
@@ -58,9 +69,10 @@ private:
 
   void tryToDivide(Set &set);
   bool findSegments(Set &set);
-  bool agree(mlir::Operation *op, bool &changes);
   bool findWeights(Set &set, ShardedWeights &found);
+  unsigned classOf(mlir::Value value) const;
   Segments segmentsOf(mlir::Value value) const;
+  bool has(const Set &set, mlir::Value value) const;
 
   mlir::ModuleOp module;
   const int64_t ranks;
@@ -69,16 +81,14 @@ private:
   std::vector<mlir::Value> values;
   llvm::DenseMap<mlir::Value, unsigned> numbers;
   llvm::IntEqClasses sets; ///< of value indices
+  /// Values of a set that also have the same segments.
+  llvm::IntEqClasses aligned;
   llvm::DenseMap<unsigned, std::string> whole;
   std::vector<model::WeightedMatmul> products;
-  std::vector<mlir::Operation *> ops; ///< ops that join values
-  /// Weights that ops read by column, in addition to row operands.
-  std::vector<model::WeightOp> vectors;
-  /// For each row op whose rows are shorter than the tensor's, such as a norm
-  /// per head: columns in a row of the op. Sharding must not split such a row.
-  llvm::DenseMap<mlir::Operation *, int64_t> runs;
+  std::vector<Link> links;
 
-  llvm::DenseMap<mlir::Value, Segments> segments;
+  /// By classOf, for values of several segments.
+  llvm::DenseMap<unsigned, Segments> segments;
   llvm::DenseSet<unsigned> divided; ///< leaders of sets
   ShardedWeights dividedWeights;
   llvm::SmallVector<std::string> kept, fixed;

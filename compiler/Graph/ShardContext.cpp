@@ -30,8 +30,8 @@
 // If the first loss is a partial sum, its count is not multiplied. Then other
 // losses, which are equal on all ranks, are divided by the number of ranks.
 
-#include "compiler/Graph/PartialSums.h"
-#include "compiler/Graph/SequenceAllToAll.h"
+#include "compiler/Graph/Reshard.h"
+#include "compiler/Graph/WeightShards.h"
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
@@ -61,10 +61,9 @@ private:
 class SequenceSharding {
 public:
   SequenceSharding(func::FuncOp function, int64_t ranks)
-      : function(function),
-        exchange{
-            ranks, function->getAttrOfType<IntegerAttr>("model.batch").getInt(),
-            function->getAttrOfType<IntegerAttr>("model.length").getInt()} {}
+      : function(function), ranks(ranks),
+        lines(function->getAttrOfType<IntegerAttr>("model.batch").getInt()),
+        length(function->getAttrOfType<IntegerAttr>("model.length").getInt()) {}
 
   LogicalResult run();
   /// Returns the bytes that one rank sends in the forward.
@@ -77,13 +76,15 @@ private:
   LogicalResult exchangeAround(ColumnwiseOp op);
   LogicalResult exchangeOperand(ColumnwiseOp op, OpOperand &operand);
   void share(Value value);
-  bool isOfSequences(Value value) const;
 
   func::FuncOp function;
-  const SequenceAllToAll exchange;
-  DenseSet<Value> shared;   ///< values of this rank's tokens only
-  PartialSums summands{Ranks::CP};   ///< partial sums over this rank's tokens
-  DenseMap<Value, Value> wholeLines; ///< this rank's shard -> whole sequences
+  const int64_t ranks, lines, length;
+  /// Values of this rank's tokens only.
+  Resharding shared{Ranks::CP, Held::Tokens, Held::Whole, [this](Value own) {
+                      return withLength(tensorOf(own), 1, length);
+                    }};
+  /// Partial sums over this rank's tokens.
+  Resharding summands{Ranks::CP, Held::Partial, Held::Whole};
   int64_t bytes = 0;
 };
 } // namespace
@@ -94,23 +95,10 @@ static bool looksAtOtherTokens(Operation *op) {
   return isa<ColumnwiseOp>(op) && !isa<RowOp>(op);
 }
 
-/// Returns whether the op works on each token separately, or sums over tokens.
-static bool looksAtTokens(Operation *op) {
-  return isa<RowOp, WeightedMatmul>(op) || isView(op) ||
-         op->hasTrait<TokenwiseOp>() || op->hasTrait<TokenReductionOp>();
-}
-
-/// Returns whether the shape is [B, T] or [B, T, ...].
-bool SequenceSharding::isOfSequences(Value value) const {
-  ArrayRef<int64_t> shape = tensorOf(value).getShape();
-  return shape.size() > 1 && shape[0] == exchange.lines &&
-         shape[1] == exchange.length;
-}
-
 void SequenceSharding::share(Value value) {
-  if (!isOfSequences(value))
+  if (!isOfTokens(value, {lines, length}))
     return;
-  value.setType(withLength(tensorOf(value), 1, exchange.ownLength()));
+  value.setType(withLength(tensorOf(value), 1, length / ranks));
   shared.insert(value);
 }
 
@@ -118,42 +106,35 @@ void SequenceSharding::share(Value value) {
 // Exchanges around an op that reads other tokens
 //===----------------------------------------------------------------------===//
 
-/// Returns this rank's column range of a weight that is read by column.
-static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
-  RankedTensorType type = tensorOf(weight);
-  const int64_t dimension = type.getRank() - 1;
-  const int64_t size = type.getDimSize(dimension);
-  return PartAttr::get(weight.getContext(), ranks, dimension, 0, size, size,
-                       Ranks::CP);
-}
-
 LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
                                                 OpOperand &operand) {
   StageCopier stage(op);
   OpBuilder builder(op, &stage);
   Value own = operand.get();
   const bool isByColumn = llvm::is_contained(op.getColumnOperands(), &operand);
+  if (shared.contains(own) && !isByColumn) {
+    operand.set(shared.of(own, op));
+    return success();
+  }
+  const int64_t columns = columnsOf(own);
+  if (shared.contains(own)) {
+    bytes += tensorBytes(tensorOf(own));
+    operand.set(reshard(builder, op.getLoc(), own, Held::Tokens, Held::Columns,
+                        tensorOf(own).clone({lines, length, columns / ranks}),
+                        Ranks::CP));
+    return success();
+  }
   auto weight = own.getDefiningOp<WeightOp>();
-  if (!shared.contains(own) && !(weight && isByColumn))
+  if (!weight || !isByColumn)
     return op->emitOpError(
         "has an operand that --parallel cp cannot shard: expects tokens, or a "
         "weight that is read by column; train without cp");
-  if (weight && weight.getPart())
+  if (weight.getPart())
     return op->emitOpError(
         "reads a trainable weight that --parallel tp shards; cp cannot shard "
         "it too. Fix: do not train this module's weight, or remove cp");
-  if (!shared.contains(own)) {
-    operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
-  } else if (isByColumn) {
-    bytes += tensorBytes(tensorOf(own));
-    operand.set(exchange.toAllTokens(builder, op.getLoc(), own));
-  } else {
-    Value &whole = wholeLines[own];
-    builder.setInsertionPointAfterValue(own);
-    if (!whole)
-      whole = exchange.wholeLines(builder, op.getLoc(), own);
-    operand.set(whole);
-  }
+  operand.set(usePart(builder, weight, Ranks::CP, ranks,
+                      tensorOf(own).getRank() - 1, 0, columns));
   return success();
 }
 
@@ -161,18 +142,18 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
 bool SequenceSharding::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op, &stage);
-  if (!op.assignRuns(builder, exchange.ranks))
+  if (!op.assignRuns(builder, ranks))
     return false;
   for (Operation *each : stage.made)
-    shared.insert_range(each->getResults());
+    shared.insert(each->getResults());
   return true;
 }
 
 LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
-  if (op.getColumnRuns() % exchange.ranks && !assignRuns(op))
+  if (op.getColumnRuns() % ranks && !assignRuns(op))
     return op->emitOpError("has ")
            << op.describeRuns()
-           << ", not divisible by --parallel cp=" << exchange.ranks
+           << ", not divisible by --parallel cp=" << ranks
            << "; use a number that divides them";
   for (OpResult other : llvm::drop_begin(op->getResults()))
     if (!other.use_empty())
@@ -182,15 +163,17 @@ LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
   for (OpOperand &operand : op->getOpOperands())
     if (failed(exchangeOperand(op, operand)))
       return failure();
-  op.shardColumns(exchange.ranks);
+  op.shardColumns(ranks);
   Value result = op->getResult(0);
-  result.setType(tensorOf(result).clone(
-      {exchange.lines, exchange.length, columnsOf(result) / exchange.ranks}));
+  const RankedTensorType type =
+      withLength(tensorOf(result), 1, length / ranks);
+  result.setType(type.clone({lines, length, columnsOf(result) / ranks}));
   bytes += tensorBytes(tensorOf(result));
   StageCopier stage(op);
   OpBuilder builder(op, &stage);
   builder.setInsertionPointAfter(op);
-  Value own = exchange.toOwnTokens(builder, op.getLoc(), result);
+  Value own = reshard(builder, op.getLoc(), result, Held::Columns, Held::Tokens,
+                      type, Ranks::CP);
   result.replaceAllUsesExcept(own, stage.made.front());
   shared.insert(own);
   return success();
@@ -203,7 +186,7 @@ LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
 /// Checks that the op has a sharding rule, and that its LLM.int8 outlier
 /// columns, if any, are not chosen from the values of all tokens.
 static LogicalResult checkTokens(Operation *op) {
-  if (!looksAtTokens(op))
+  if (!isTokenwise(op) && !op->hasTrait<TokenReductionOp>())
     return op->emitOpError("cannot be sharded by tokens; train without "
                            "--parallel cp");
   auto product = dyn_cast<WeightedMatmul>(op);
@@ -216,7 +199,7 @@ static LogicalResult checkTokens(Operation *op) {
 
 LogicalResult SequenceSharding::shardOp(Operation *op) {
   // Results computed from sums over tokens need the sums over all tokens.
-  summands.sumOperands(op);
+  summands.exchangeOperands(op);
   if (looksAtOtherTokens(op))
     return exchangeAround(cast<ColumnwiseOp>(op));
   if (llvm::none_of(op->getOperands(),
@@ -225,7 +208,7 @@ LogicalResult SequenceSharding::shardOp(Operation *op) {
   if (failed(checkTokens(op)))
     return failure();
   for (Value result : op->getResults()) {
-    if (isOfSequences(result))
+    if (isOfTokens(result, {lines, length}))
       share(result);
     else if (op->hasTrait<TokenReductionOp>())
       summands.insert(result);
@@ -245,7 +228,7 @@ LogicalResult SequenceSharding::divideLosses() {
     if (!loss || shared.contains(result) || summands.contains(result) ||
         !divided.insert(loss).second)
       continue;
-    if (!loss.shardLoss(exchange.ranks))
+    if (!loss.shardLoss(ranks))
       return loss.emitOpError("does not support --parallel cp; train without "
                               "this loss, or without cp");
   }
@@ -253,11 +236,10 @@ LogicalResult SequenceSharding::divideLosses() {
 }
 
 LogicalResult SequenceSharding::run() {
-  if (exchange.length % exchange.ranks)
+  if (length % ranks)
     return function.emitError("a sequence has ")
-           << exchange.length << " tokens, not divisible by --parallel cp="
-           << exchange.ranks << "; use a --max-length that is a multiple of "
-           << exchange.ranks;
+           << length << " tokens, not divisible by --parallel cp=" << ranks
+           << "; use a --max-length that is a multiple of " << ranks;
   for (BlockArgument argument : function.getArguments())
     share(argument);
   for (Operation &op : llvm::make_early_inc_range(

@@ -30,7 +30,8 @@
 // of other ranks' experts empty, so its gradients for them are zero. The
 // all-reduce of data parallelism adds the gradients of all ranks.
 
-#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/Reshard.h"
+#include "compiler/Graph/WeightShards.h"
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
@@ -58,9 +59,7 @@ private:
   void runOnOperation() override;
   LogicalResult checkGroups();
   ShardedWeights findWeights();
-  void cutWeights(const ShardedWeights &weights);
 
-  int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen expert weights
   int64_t kept = 0; ///< number of expert weights that stay whole
 };
 
@@ -74,25 +73,27 @@ public:
 
   LogicalResult run();
   /// Returns the bytes that one rank sends in the forward.
-  int64_t exchangedBytes() const { return bytes; }
+  int64_t exchangedBytes() const {
+    return (ranks - 1) * (rowsOfAll.bytes() + scattered);
+  }
 
 private:
   void shardGroups(GroupingOp op);
   LogicalResult joinRows(Operation *op);
   void useOwnGroups(WeightedMatmul product);
   void leaveGroups(Operation *op);
-  Value rowsOfAll(Value own, Operation *reader);
-  bool isOfTokens(Value value) const;
 
   func::FuncOp function;
   const ShardedWeights &weights;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
   DenseSet<Value> together;            ///< values with rows of all ranks
-  DenseMap<Value, Value> gathered; ///< this rank's rows -> rows of all ranks
+  Resharding rowsOfAll{Ranks::EP, Held::Rows, Held::Whole, [this](Value own) {
+                         return withRows(own, ranks * tokens[0]);
+                       }};
   /// Group offsets of all experts -> offsets of this rank's experts.
   DenseMap<Value, Value> ownOffsets;
-  int64_t bytes = 0;
+  int64_t scattered = 0; ///< bytes of this rank's rows of reduced values
 };
 
 } // namespace
@@ -141,8 +142,10 @@ ShardedWeights ShardExpertsPass::findWeights() {
       return;
     for (OpOperand &use : weight->getUses()) {
       WeightedMatmul product = groupedProduct(use);
-      if (!product)
+      if (!product) {
+        whole.insert(name);
         continue;
+      }
       const unsigned dimension = product.getGroupDimension();
       const ShardedWeight how = {dimension,
                                  {tensorOf(weight).getDimSize(dimension)}};
@@ -150,62 +153,18 @@ ShardedWeights ShardExpertsPass::findWeights() {
           !canSliceParameter(parameter, how, ranks))
         whole.insert(name);
     }
-    if (llvm::any_of(weight->getUses(),
-                     [](OpOperand &use) { return !groupedProduct(use); }))
-      whole.insert(name);
   });
   for (StringAttr name : whole)
     kept += found.erase(name);
   return found;
 }
 
-/// Gives weights their shards' types; the loader shards the tensors.
-void ShardExpertsPass::cutWeights(const ShardedWeights &weights) {
-  SymbolTable symbols(getOperation());
-  for (const auto &[name, how] : weights) {
-    auto parameter = symbols.lookup<ParameterOp>(name);
-    wholeBytes += tensorBytes(parameter.getTensorType());
-    sliceParameter(parameter, how, ranks);
-    slicedBytes += tensorBytes(parameter.getTensorType());
-  }
-  getOperation().walk([&](WeightOp weight) {
-    StringAttr name = weight.getParameterAttr().getAttr();
-    if (weights.contains(name))
-      weight.getResult().setType(
-          symbols.lookup<ParameterOp>(name).getTensorType());
-  });
-}
-
 //===----------------------------------------------------------------------===//
 // Rows
 //===----------------------------------------------------------------------===//
 
-/// Returns whether the shape is [B, T, ...].
-bool ExpertSharding::isOfTokens(Value value) const {
-  ArrayRef<int64_t> shape = tensorOf(value).getShape();
-  return !value.getDefiningOp<WeightOp>() && shape.size() > 1 &&
-         shape.take_front(2) == tokens;
-}
-
-/// Returns the rows of all ranks, gathered once. The gather gets the layer and
-/// phase of the op that computes `own`, or of `reader` if `own` is an input.
-Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
-  Value &all = gathered[own];
-  if (Operation *maker = own.getDefiningOp())
-    reader = maker;
-  if (!all) {
-    StageCopier stage(reader);
-    OpBuilder builder(own.getContext(), &stage);
-    builder.setInsertionPointAfterValue(own);
-    all = AllGatherOp::create(builder, own.getLoc(),
-                              withRows(own, ranks * tokens[0]), own, Ranks::EP);
-    bytes += (ranks - 1) * tensorBytes(tensorOf(own));
-  }
-  return all;
-}
-
 void ExpertSharding::shardGroups(GroupingOp op) {
-  Value rows = rowsOfAll(op->getOperand(0), op);
+  Value rows = rowsOfAll.of(op->getOperand(0), op);
   StageCopier stage(op);
   OpBuilder builder(op, &stage);
   SmallVector<Value> shared = op.shardGroups(builder, rows, ranks);
@@ -235,21 +194,22 @@ void ExpertSharding::leaveGroups(Operation *op) {
   OpBuilder builder(op, &stage);
   builder.setInsertionPointAfter(op);
   for (Value result : op->getResults()) {
-    auto own = ReduceScatterOp::create(
-        builder, op->getLoc(), withRows(result, tokens[0]), result, Ranks::EP);
-    result.replaceAllUsesExcept(own, own);
-    bytes += (ranks - 1) * tensorBytes(tensorOf(own.getResult()));
+    Value own = reshard(builder, op->getLoc(), result, Held::Partial,
+                        Held::Rows, withRows(result, tokens[0]), Ranks::EP);
+    result.replaceAllUsesExcept(own, own.getDefiningOp());
+    scattered += tensorBytes(tensorOf(own));
   }
 }
 
 LogicalResult ExpertSharding::joinRows(Operation *op) {
-  if (!(isa<RowOp, WeightedMatmul>(op) || isView(op) ||
-        op->hasTrait<TokenwiseOp>()))
+  if (!isTokenwise(op))
     return op->emitOpError(
         "cannot be sharded by experts; train without --parallel ep");
   for (OpOperand &operand : op->getOpOperands())
-    if (!together.contains(operand.get()) && isOfTokens(operand.get()))
-      operand.set(rowsOfAll(operand.get(), op));
+    if (Value value = operand.get();
+        !together.contains(value) && !value.getDefiningOp<WeightOp>() &&
+        isOfTokens(value, tokens))
+      operand.set(rowsOfAll.of(value, op));
   if (auto product = dyn_cast<WeightedMatmul>(op)) {
     useOwnGroups(product);
     product.noteRowsOfRanks(ranks);
@@ -290,7 +250,7 @@ void ShardExpertsPass::runOnOperation() {
         << int64_t(ranks);
     return signalPassFailure();
   }
-  wholeBytes = slicedBytes = kept = 0;
+  kept = 0;
   if (ranks == 1)
     return;
   if (failed(checkGroups()))
@@ -303,7 +263,7 @@ void ShardExpertsPass::runOnOperation() {
            "use smaller blocks";
     return signalPassFailure();
   }
-  cutWeights(weights);
+  const SlicedBytes sliced = sliceWeights(getOperation(), weights, ranks);
   int64_t bytes = 0;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
     ExpertSharding sharing(function, weights, ranks);
@@ -317,8 +277,8 @@ void ShardExpertsPass::runOnOperation() {
                      .add("ranks", int64_t(ranks))
                      .add("weights", weights.size())
                      .add("kept_whole", kept)
-                     .add("whole_bytes", wholeBytes)
-                     .add("sliced_bytes", slicedBytes)
+                     .add("whole_bytes", sliced.whole)
+                     .add("sliced_bytes", sliced.sliced)
                      .add("exchanged_bytes", bytes)
                      .get());
 }

@@ -25,7 +25,7 @@
 // passes after the gradient need no change. All ranks have the same rows, so
 // all-reduces multiply both gradients and label counts by the number of ranks.
 
-#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/Reshard.h"
 #include "compiler/Graph/ShardableColumnGroups.h"
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
@@ -50,10 +50,7 @@ public:
 
 private:
   void runOnOperation() override;
-  void divideParameters(const ShardableColumnGroups &sets);
-  void recordMetadata(const ShardableColumnGroups &sets);
-
-  int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen weights
+  void recordMetadata(const ShardableColumnGroups &sets, SlicedBytes bytes);
 };
 
 /// Shards one forward function.
@@ -73,26 +70,13 @@ private:
   func::FuncOp function;
   const ShardableColumnGroups &sets;
   const int64_t ranks;
-  PartialSums parts{Ranks::TP};
+  Resharding parts{Ranks::TP, Held::Partial, Held::Whole};
 };
 } // namespace
 
 //===----------------------------------------------------------------------===//
 // Weights
 //===----------------------------------------------------------------------===//
-
-/// Gives frozen parameters their shards' types; the loader shards the tensors.
-void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
-  SymbolTable symbols(getOperation());
-  for (const auto &[name, how] : sets.weights()) {
-    auto parameter = symbols.lookup<ParameterOp>(name);
-    if (parameter.getTrainable())
-      continue;
-    wholeBytes += tensorBytes(parameter.getTensorType());
-    sliceParameter(parameter, how, ranks);
-    slicedBytes += tensorBytes(parameter.getTensorType());
-  }
-}
 
 /// Replaces a trainable weight by this rank's range of each segment, joined.
 void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
@@ -101,10 +85,8 @@ void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
   SmallVector<Value> used;
   int64_t first = 0;
   for (int64_t segment : how.segments) {
-    auto part =
-        PartAttr::get(weight.getContext(), ranks, how.dimension, first,
-                      segment, type.getDimSize(how.dimension), Ranks::TP);
-    used.push_back(usePart(builder, weight, part));
+    used.push_back(usePart(builder, weight, Ranks::TP, ranks, how.dimension,
+                           first, segment));
     first += segment;
   }
   Value all = used.front();
@@ -131,7 +113,7 @@ void FunctionSharding::sumProduct(WeightedMatmul product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();
   if (sets.isSharded(y))
-    return parts.sumOperands(product);
+    return parts.exchangeOperands(product);
   const bool isOfParts =
       sets.isSharded(x.get()) ||
       (parts.contains(x.get()) && !product.getInt8Threshold());
@@ -140,9 +122,9 @@ void FunctionSharding::sumProduct(WeightedMatmul product) {
     return;
   }
   if (!sets.isSharded(x.get()))
-    return parts.sumOperands(product);
+    return parts.exchangeOperands(product);
   cast<AccumulatingOp>(product.getOperation()).setAccumulator({});
-  Value sum = parts.sumOf(y);
+  Value sum = parts.of(y, product);
   OpBuilder builder(product.getContext());
   builder.setInsertionPointAfterValue(sum);
   auto all = AddOp::create(builder, product.getLoc(), y.getType(), init, sum);
@@ -164,14 +146,11 @@ void FunctionSharding::run() {
     Operation *op = &each;
     if (auto weight = dyn_cast<WeightOp>(op)) {
       auto how = sets.weights().find(weight.getParameterAttr().getAttr());
-      if (how == sets.weights().end())
-        continue;
-      auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
-          weight, weight.getParameterAttr());
-      if (parameter.getTrainable())
+      if (how != sets.weights().end() &&
+          SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+              weight, weight.getParameterAttr())
+              .getTrainable())
         useParts(weight, how->second);
-      else
-        weight.getResult().setType(parameter.getTensorType());
       continue;
     }
     divideResults(op);
@@ -180,10 +159,10 @@ void FunctionSharding::run() {
       sumProduct(product);
     else if (op->hasTrait<ReductionTransparentOp>() &&
              parts.contains(op->getOperand(0))) {
-      parts.sumOperands(op, /*first=*/1);
+      parts.exchangeOperands(op, /*first=*/1);
       parts.insert(op->getResults());
     } else {
-      parts.sumOperands(op);
+      parts.exchangeOperands(op);
     }
   }
 }
@@ -192,7 +171,8 @@ void FunctionSharding::run() {
 // The pass
 //===----------------------------------------------------------------------===//
 
-void ShardMatmulsPass::recordMetadata(const ShardableColumnGroups &sets) {
+void ShardMatmulsPass::recordMetadata(const ShardableColumnGroups &sets,
+                                      SlicedBytes bytes) {
   SmallVector<Attribute> kept;
   Builder builder(&getContext());
   for (const std::string &why : sets.reasons())
@@ -201,8 +181,8 @@ void ShardMatmulsPass::recordMetadata(const ShardableColumnGroups &sets) {
                  MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))
                      .add("weights", sets.weights().size())
-                     .add("whole_bytes", wholeBytes)
-                     .add("sliced_bytes", slicedBytes)
+                     .add("whole_bytes", bytes.whole)
+                     .add("sliced_bytes", bytes.sliced)
                      .add("kept_whole", kept)
                      .get());
 }
@@ -214,7 +194,6 @@ void ShardMatmulsPass::runOnOperation() {
         << int64_t(ranks);
     return signalPassFailure();
   }
-  wholeBytes = slicedBytes = 0;
   if (ranks == 1)
     return;
   const ShardableColumnGroups sets(getOperation(), ranks);
@@ -230,9 +209,10 @@ void ShardMatmulsPass::runOnOperation() {
         << "; remove tp";
     return signalPassFailure();
   }
-  divideParameters(sets);
+  const SlicedBytes bytes =
+      sliceWeights(getOperation(), sets.weights(), ranks);
   for (auto function : getOperation().getOps<func::FuncOp>())
     FunctionSharding(function, sets, ranks).run();
   setAxis(getOperation(), &qlora_mesh::tp, ranks);
-  recordMetadata(sets);
+  recordMetadata(sets, bytes);
 }

@@ -28,7 +28,7 @@
 // unsharded modules compute from gathered tokens stay whole, and so do results
 // computed from them: sharding and gathering these would send more bytes.
 
-#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/Reshard.h"
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
@@ -59,33 +59,37 @@ public:
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
   LogicalResult run();
-  int64_t sums = 0, gathers = 0; ///< number of scattered sums; of gathers
+  int64_t scatteredSums() const { return sums; }
+  int64_t gathers() const { return shared.count(); }
 
 private:
   void scatter(AllSumOp sum);
   void shareTokens(Operation *op);
   void shardOp(Operation *op);
-  Value ownOf(Value whole, Operation *reader);
-  Value wholeOf(Value own, Operation *reader);
   bool canShare(Operation *op) const;
-  bool isOfTokens(Value value) const;
+  bool isOfRows(Value value) const;
   RankedTensorType ownType(Value whole) const;
+  RankedTensorType wholeType(Value own) const;
 
   func::FuncOp function;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
-  /// Values that have only this rank's tokens -> their types with all tokens.
-  DenseMap<Value, Type> shared;
+  /// Values that have only this rank's tokens.
+  Resharding shared{Ranks::TP, Held::Rows, Held::Whole,
+                    [this](Value own) { return wholeType(own); },
+                    Resharding::BeforeReader};
+  /// Values that all ranks have, of which this rank takes its tokens.
+  Resharding replicated{Ranks::TP, Held::Whole, Held::Rows,
+                        [this](Value whole) { return ownType(whole); },
+                        Resharding::BeforeReader};
   DenseSet<Value> gathered; ///< gathered values, and all made from them
-  DenseMap<Value, Value> whole, own;
+  int64_t sums = 0;         ///< number of scattered sums
 };
 
 } // namespace
 
-/// Returns whether the shape is [B, T, ...].
-bool TokenSharding::isOfTokens(Value value) const {
-  return tensorOf(value).getRank() > 2 &&
-         tensorOf(value).getShape().take_front(2) == tokens;
+bool TokenSharding::isOfRows(Value value) const {
+  return tensorOf(value).getRank() > 2 && isOfTokens(value, tokens);
 }
 
 RankedTensorType TokenSharding::ownType(Value whole) const {
@@ -95,6 +99,10 @@ RankedTensorType TokenSharding::ownType(Value whole) const {
   return tensorOf(whole).clone(shape);
 }
 
+RankedTensorType TokenSharding::wholeType(Value own) const {
+  return withLength(withRows(own, tokens[0]), 1, tokens[1]);
+}
+
 /// Returns whether an op works on each token separately, and this rank has, or
 /// can extract, its own tokens of every operand.
 bool TokenSharding::canShare(Operation *op) const {
@@ -102,72 +110,38 @@ bool TokenSharding::canShare(Operation *op) const {
          llvm::all_of(op->getOperands(), [&](Value operand) {
            return shared.contains(operand) ||
                   operand.getDefiningOp<WeightOp>() ||
-                  (isOfTokens(operand) && !gathered.contains(operand));
+                  (isOfRows(operand) && !gathered.contains(operand));
          }) &&
          llvm::all_of(op->getResults(),
-                      [&](Value result) { return isOfTokens(result); });
-}
-
-/// Returns this rank's tokens of a value that all ranks have: the first block
-/// of an all-to-all, in which all ranks send this rank the same block.
-Value TokenSharding::ownOf(Value value, Operation *reader) {
-  Value &made = own[value];
-  if (made)
-    return made;
-  StageCopier stage(reader);
-  OpBuilder b(reader, &stage);
-  const RankedTensorType type = ownType(value);
-  const RankedTensorType block =
-      RankedTensorType::get({1, type.getNumElements()}, type.getElementType());
-  auto blocks = AllToAllOp::create(
-      b, reader->getLoc(), withLength(block, 0, ranks), value, Ranks::TP);
-  auto split =
-      SplitOp::create(b, reader->getLoc(), SmallVector<Type>(ranks, block),
-                      blocks.getResult(), /*rows=*/true);
-  return made = SwapBlocksOp::create(b, reader->getLoc(), type,
-                                     split.getParts().front(), 1, 1);
-}
-
-Value TokenSharding::wholeOf(Value value, Operation *reader) {
-  Value &made = whole[value];
-  if (made)
-    return made;
-  OpBuilder b(reader);
-  auto gather = AllGatherOp::create(b, reader->getLoc(), shared.lookup(value),
-                                    value, Ranks::TP);
-  copyStage(reader, gather);
-  gathered.insert(gather.getResult());
-  ++gathers;
-  return made = gather;
+                      [&](Value result) { return isOfRows(result); });
 }
 
 /// Replaces an all-reduce by a reduce-scatter if a reader can work on a shard.
 void TokenSharding::scatter(AllSumOp sum) {
   gathered.erase(sum.getResult()); // a reduce-scatter can shard it
   const bool isWorthIt =
-      sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
+      sum.getRanks() == Ranks::TP && isOfRows(sum.getResult()) &&
       llvm::any_of(sum->getUsers(),
                    [&](Operation *user) { return canShare(user); });
   if (!isWorthIt)
     return;
   OpBuilder b(sum);
-  auto part = ReduceScatterOp::create(
-      b, sum.getLoc(), ownType(sum.getResult()), sum.getX(), Ranks::TP);
-  copyStage(sum, part);
-  shared[part.getResult()] = sum.getType();
-  sum.getResult().replaceAllUsesWith(part.getResult());
+  Value part = reshard(b, sum.getLoc(), sum.getX(), Held::Partial, Held::Rows,
+                       ownType(sum.getResult()), Ranks::TP);
+  copyStage(sum, part.getDefiningOp());
+  shared.insert(part);
+  sum.getResult().replaceAllUsesWith(part);
   sum.erase();
   ++sums;
 }
 
 void TokenSharding::shareTokens(Operation *op) {
   for (OpOperand &operand : op->getOpOperands())
-    if (isOfTokens(operand.get()) && !shared.contains(operand.get()))
-      operand.set(ownOf(operand.get(), op));
-  for (Value result : op->getResults()) {
-    shared[result] = result.getType();
+    if (isOfRows(operand.get()) && !shared.contains(operand.get()))
+      operand.set(replicated.of(operand.get(), op));
+  for (Value result : op->getResults())
     result.setType(ownType(result));
-  }
+  shared.insert(op->getResults());
 }
 
 void TokenSharding::shardOp(Operation *op) {
@@ -175,8 +149,10 @@ void TokenSharding::shardOp(Operation *op) {
   if (llvm::any_of(op->getOperands(), isShared) && canShare(op))
     return shareTokens(op);
   for (OpOperand &operand : op->getOpOperands())
-    if (isShared(operand.get()))
-      operand.set(wholeOf(operand.get(), op));
+    if (isShared(operand.get())) {
+      operand.set(shared.of(operand.get(), op));
+      gathered.insert(operand.get());
+    }
   if (llvm::any_of(op->getOperands(),
                    [&](Value value) { return gathered.contains(value); }))
     gathered.insert_range(op->getResults());
@@ -206,8 +182,8 @@ void ShardSequencePass::runOnOperation() {
     TokenSharding sharing(function, ranks);
     if (failed(sharing.run()))
       return signalPassFailure();
-    sums = std::max(sums, sharing.sums);
-    gathers = std::max(gathers, sharing.gathers);
+    sums = std::max(sums, sharing.scatteredSums());
+    gathers = std::max(gathers, sharing.gathers());
   }
   recordDecision(getOperation(), getArgument(),
                  MetadataBuilder(&getContext())

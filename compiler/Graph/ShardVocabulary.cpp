@@ -27,7 +27,8 @@
 
 #include "compiler/Graph/HostTables.h"
 #include "compiler/Graph/OpCost.h"
-#include "compiler/Graph/ShardableColumnGroups.h"
+#include "compiler/Graph/Reshard.h"
+#include "compiler/Graph/WeightShards.h"
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
@@ -57,6 +58,12 @@ private:
 };
 } // namespace
 
+/// Returns whether this is a frozen weight of a format that is stored by rows.
+static bool canShardRows(ParameterOp parameter) {
+  return !isa<QuantizedType>(parameter.getTensorType().getElementType()) &&
+         parameter.getFile() && !parameter.getTrainable();
+}
+
 /// Returns the parameter of a table that can be sharded by rows; else null.
 static ParameterOp dividedParameter(TableOp op,
                                     const llvm::StringSet<> &onHost) {
@@ -65,11 +72,7 @@ static ParameterOp dividedParameter(TableOp op,
     return {};
   auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
       weight, weight.getParameterAttr());
-  const bool isPlain =
-      !isa<QuantizedType>(parameter.getTensorType().getElementType());
-  return isPlain && parameter.getFile() && !parameter.getTrainable()
-             ? parameter
-             : ParameterOp();
+  return canShardRows(parameter) ? parameter : ParameterOp();
 }
 
 /// Returns a shard's type, with the fewest rows that fill whole cache lines.
@@ -88,25 +91,21 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   RankedTensorType type = pieceOf(parameter.getTensorType(), shards);
   const auto before = parameter.getPieceAttr();
   parameter.setPiece(tensorBytes(type));
-  OpBuilder builder(op);
+  StageCopier stage(op);
+  OpBuilder builder(op, &stage);
   auto piece = WeightPieceOp::create(builder, parameter.getLoc(), type,
                                      parameter.getSymName());
   SmallVector<Value> values =
       op.shardTable(builder, piece, shards, Ranks::FSDP);
-  SmallVector<Operation *> made;
   int64_t bytes = 0;
-  for (Operation *each = piece; each != op; each = each->getNextNode()) {
-    copyStage(op, each);
-    made.push_back(each);
-    if (each != piece)
-      bytes += resultBytes(each);
-  }
+  for (Operation *each : llvm::drop_begin(stage.made))
+    bytes += resultBytes(each);
   if (always || bytes <= tensorBytes(parameter.getTensorType())) {
     op->replaceAllUsesWith(values);
     op->erase();
     return true;
   }
-  for (Operation *each : llvm::reverse(made))
+  for (Operation *each : llvm::reverse(stage.made))
     each->erase();
   parameter.setPieceAttr(before);
   return false;
@@ -118,10 +117,8 @@ static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                           size_t uses, int64_t ranks, bool always) {
   RankedTensorType type = parameter.getTensorType();
   const int64_t bytes = tensorBytes(type);
-  return tables.size() == uses && !parameter.getTrainable() &&
-         parameter.getFile() && !parameter.getSlice() &&
-         !isa<QuantizedType>(type.getElementType()) &&
-         type.getDimSize(0) % ranks == 0 &&
+  return tables.size() == uses && canShardRows(parameter) &&
+         !parameter.getSlice() && type.getDimSize(0) % ranks == 0 &&
          llvm::all_of(tables, [&](TableOp op) {
            return op.canShardTable() && (always || resultBytes(op) <= bytes);
          });
@@ -134,13 +131,11 @@ static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                  ranks);
   for (TableOp op : tables) {
     auto weight = cast<WeightOp>(op.getTableMutable().get().getDefiningOp());
-    OpBuilder builder(op);
+    StageCopier stage(op);
+    OpBuilder builder(op, &stage);
     auto slice = cast<WeightOp>(builder.clone(*weight));
     slice.getResult().setType(parameter.getTensorType());
-    SmallVector<Value> values = op.shardTable(builder, slice, ranks, Ranks::TP);
-    for (Operation *each = slice; each != op; each = each->getNextNode())
-      copyStage(op, each);
-    op->replaceAllUsesWith(values);
+    op->replaceAllUsesWith(op.shardTable(builder, slice, ranks, Ranks::TP));
     op->erase();
     if (weight->use_empty())
       weight.erase();

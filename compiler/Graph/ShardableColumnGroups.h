@@ -16,7 +16,7 @@
 #ifndef QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
 #define QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
 
-#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/WeightShards.h"
 
 #include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/MapVector.h"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Creates all-reduces of partial sums, a model.weight for each range of a
-// weight, and tp and ep shards.
+// Creates a model.weight for each range of a weight, and tp and ep shards.
 
-#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/WeightShards.h"
 
 #include "runtime/Weights/Slices.h"
 
@@ -11,28 +10,15 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-Value PartialSums::sumOf(Value value) {
-  Value &sum = summed[value];
-  if (!sum) {
-    OpBuilder builder(value.getContext());
-    builder.setInsertionPointAfterValue(value);
-    auto op = AllSumOp::create(builder, value.getLoc(), value, ranks);
-    copyStage(value.getDefiningOp(), op);
-    sum = op;
-  }
-  return sum;
-}
-
-void PartialSums::sumOperands(Operation *op, unsigned first) {
-  for (OpOperand &operand : op->getOpOperands().drop_front(first))
-    if (contains(operand.get()))
-      operand.set(sumOf(operand.get()));
-}
-
-WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, PartAttr part) {
+WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, Ranks group,
+                        int64_t ranks, unsigned dimension, int64_t first,
+                        int64_t length) {
+  const RankedTensorType type = tensorOf(weight);
+  auto part = PartAttr::get(b.getContext(), ranks, dimension, first, length,
+                            type.getDimSize(dimension), group);
   auto used = cast<WeightOp>(b.clone(*weight));
   used.setPartAttr(part);
-  used.getResult().setType(part.of(tensorOf(weight)));
+  used.getResult().setType(part.of(type));
   return used;
 }
 
@@ -80,4 +66,24 @@ bool qlora::canSliceParameter(ParameterOp parameter, const ShardedWeight &how,
                               int64_t ranks) {
   RankedTensorType type = parameter.getTensorType();
   return canSlice(formatOf(type), dimensionOf(type, how, ranks));
+}
+
+SlicedBytes qlora::sliceWeights(ModuleOp module, const ShardedWeights &weights,
+                                int64_t ranks) {
+  SymbolTable symbols(module);
+  SlicedBytes bytes;
+  for (const auto &[name, how] : weights) {
+    auto parameter = symbols.lookup<ParameterOp>(name);
+    if (parameter.getTrainable())
+      continue;
+    bytes.whole += tensorBytes(parameter.getTensorType());
+    sliceParameter(parameter, how, ranks);
+    bytes.sliced += tensorBytes(parameter.getTensorType());
+  }
+  module.walk([&](WeightOp weight) {
+    auto parameter = symbols.lookup<ParameterOp>(weight.getParameter());
+    if (parameter.getSlice() && weights.contains(parameter.getSymNameAttr()))
+      weight.getResult().setType(parameter.getTensorType());
+  });
+  return bytes;
 }

@@ -6,7 +6,7 @@
     partition.py --tools build/bin [--all] [NAME ...]
 
 Small models are compiled for each axis (dp, fsdp, zero1, zero2, tp, tp with
-sequence parallelism, cp, ep, pp, and pairs of them) and each kind of trainable
+sequence parallelism, cp, ep, pp, pairs and triples of them) and each kind of trainable
 weight. VirtualRanks runs three steps of the program on ranks that are threads
 of one process. On every rank the gradient of each tensor, the update, the loss
 and the norm must equal those of one rank; values that several ranks hold must
@@ -17,9 +17,9 @@ hook's formula: in bf16 and int8 to the bit, so that no tolerance hides a wrong
 sum.
 
 Unsupported cases (is_refused) must be refused, with a message that names an
-option. --all: every kind on every layout, 468 cases; without it, all kinds on
-each axis, and a third of the pairs and hooks. NAME: only these cases, such as
-"fsdp=2 saved" or "zero2=2".
+option. --all: every kind on every layout, 648 cases; without it, all kinds on
+each axis, and a third of the supported combinations and of the hooks. NAME:
+only these cases, such as "fsdp=2 saved" or "zero2=2".
 """
 
 import argparse
@@ -81,6 +81,20 @@ PAIRS = {mesh: (4, "--parallel", mesh) for mesh in (
 PAIRED = {f"{mesh} x2" if mesh in LAYOUTS else mesh: layout
           for mesh, layout in PAIRS.items()}
 LAYOUTS |= PAIRED
+# The remaining combinations of axes, without hooks.
+SEQUENCE = ("--sequence-parallel", "true")
+MIXED = {mesh: (4, "--parallel", mesh) for mesh in (
+    "zero1=2,cp=2", "zero1=2,pp=2", "zero1=2,ep=2", "fsdp=2,zero1=2",
+    "cp=2,ep=2")}
+MIXED |= {f"{mesh},sp": (4, "--parallel", mesh, *SEQUENCE) for mesh in (
+    "fsdp=2,tp=2", "zero1=2,tp=2", "zero2=2,tp=2", "tp=2,cp=2", "tp=2,pp=2")}
+MIXED |= {mesh: (8, "--parallel", mesh) for mesh in (
+    "fsdp=2,tp=2,cp=2", "fsdp=2,tp=2,pp=2", "tp=2,cp=2,pp=2",
+    "fsdp=2,cp=2,pp=2", "zero2=2,cp=2,pp=2", "fsdp=2,cp=2,ep=2",
+    "cp=2,ep=2,pp=2", "fsdp=2,ep=2,pp=2")}
+MIXED |= {f"{mesh},sp": (8, "--parallel", mesh, *SEQUENCE) for mesh in (
+    "fsdp=2,tp=2,cp=2", "tp=2,cp=2,pp=2")}
+LAYOUTS |= MIXED
 HOOKS = ("bf16", "int8", "power_sgd")
 
 
@@ -402,6 +416,8 @@ def is_refused(layout, kind, hook):
         return True  # nothing to shard
     if "tp" in axes and kind == "dora":
         return True  # norms of tp-sharded rows
+    if {"fsdp", "zero1"} <= axes and kind.split()[0] in ("saved", "full"):
+        return True  # both shard the same update
     if not hook:
         return False
     if axes & {"zero2", "ep", "pp"}:
@@ -413,12 +429,14 @@ def cases(everything):
     """Returns the cases, each as (layout, kind, hook)."""
     every = 1 if everything else 3
     exact = list(itertools.product(LAYOUTS, KINDS, ("",)))
-    axes = [case for case in exact if case[0] not in PAIRED]
-    pairs = [case for case in exact if case[0] in PAIRED]
-    hooked = list(itertools.product(LAYOUTS, ("adapters", "saved", "full"),
-                                    HOOKS))
+    axes = [case for case in exact if case[0] not in PAIRED | MIXED]
+    combined = [case for case in exact if case[0] in PAIRED | MIXED
+                and (everything or not is_refused(*case))]
+    hooked = list(itertools.product(
+        [name for name in LAYOUTS if name not in MIXED],
+        ("adapters", "saved", "full"), HOOKS))
     # Take diagonals, so that each layout gets each hook and each kind.
-    return axes + pairs[::every] + [
+    return axes + combined[::every] + [
         case for number, case in enumerate(hooked)
         if (number + number // 3) % every == 0]
 

@@ -379,6 +379,10 @@ const OptionRow kRows[] = {
     {"eval_steps", kInt, "0", kRun, kReport,
      "optimizer steps between evaluations, also if --eval-strategy is no; 0: "
      "as --logging-steps, if --eval-strategy is steps", "", "", 0, 1e15},
+    {"eval_delay", kFloat, "0", kRun, kReport,
+     "no evaluation after fewer than this many optimizer steps, or epochs with "
+     "--eval-strategy epoch; those before training and at its end remain", "",
+     "", 0, 1e15},
     {"logging_steps", kInt, "10", kRun, kReport,
      "optimizer steps between log lines", "log_every_n_steps steps_per_report",
      "", 1, 1e15},

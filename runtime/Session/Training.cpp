@@ -209,11 +209,15 @@ bool Trainer::shouldEvaluate(int64_t done) const {
     return false;
   std::string strategy = options.text("eval_strategy");
   int64_t every = options.integer("eval_steps");
-  if (strategy == "epoch")
+  double passed = static_cast<double>(done); // in the unit of eval_delay
+  if (strategy == "epoch") {
     every = stepsPerEpoch(run);
-  else if (strategy == "steps" && every == 0)
+    passed /= static_cast<double>(every);
+  } else if (strategy == "steps" && every == 0) {
     every = options.integer("logging_steps");
-  return every > 0 && done % every == 0;
+  }
+  return every > 0 && done % every == 0 &&
+         passed >= options.number("eval_delay");
 }
 
 /// Whether a checkpoint is due. If checkpoints are enabled, the end of training

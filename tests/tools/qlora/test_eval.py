@@ -68,6 +68,14 @@ class LossTest(EvalTest):
             self.assertAlmostEqual(got["perplexity"], math.exp(got["loss"]))
             self.assertEqual(got["rows"], 30)
 
+    def test_early_evaluations_are_left_out(self):
+        # --max-steps is 2, and an evaluation before and one after always run.
+        for flags, steps in ((["--eval-steps=1"], [0, 1, 2]),
+                             (["--eval-steps=1", "--eval-delay=2"], [0, 2])):
+            run = self.train("--validation-file", self.few(4), *flags,
+                             "--overwrite-output-dir")
+            self.assertEqual(len(self.losses(run)), len(steps))
+
     def test_masks_of_the_run(self):
         rows = self.few(12)
         run = self.train("--validation-file", rows, "--eval-steps=2",

@@ -109,7 +109,7 @@ LossOp AttachLossPass::buildDpo(OpBuilder &builder, func::FuncOp function,
   Value reference = cloneReference(function, head.losses);
   auto loss = DpoLossOp::create(
       builder, function.getLoc(), resultTypes(head.losses, 1), head.losses,
-      head.labels, reference, llvm::APFloat(double(beta)));
+      head.labels, reference, llvm::APFloat(double(beta)), hinge);
   return cast<LossOp>(loss.getOperation());
 }
 

@@ -78,16 +78,14 @@ def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
 def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
   let summary = "train on preferences instead of tokens";
   let description = [{
-    Replaces the loss that a function returns by a preference loss; the head
-    returns a loss per sequence. For `dpo` and `orpo` a batch has the sequences
-    of all chosen answers, then the rejected ones. For `kto` it has answers,
-    which a new argument `desirable` classifies. With `mismatched` a second half
-    follows: the same prompts with answers to other prompts.
+    Replaces a function's loss by a preference loss; the head returns a loss per
+    sequence. For `dpo` and `orpo` a batch has all chosen answers, then the
+    rejected ones. For `kto` it has answers, which a new argument `desirable`
+    classifies; `mismatched` adds their prompts with answers to other prompts.
 
-    For `dpo` and `kto` all ops before the loss are duplicated. The copy is the
-    model before training: it comes first, is marked `reference`, has no
-    dropout, and later passes do not adapt it. For `orpo` a second head computes
-    the loss of the prompts; its targets are a new argument, `prompts`.
+    For `dpo` and `kto` a copy of all ops before the loss comes first: the model
+    before training, marked `reference`, without dropout, never adapted. For
+    `orpo` a second head computes the loss of a new argument, `prompts`.
 
     ```mlir
     // %loss, %count, %correct = model.head_loss %h, %w, %targets
@@ -102,6 +100,8 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
     Option<"objective", "objective", "std::string", "\"dpo\"",
            "dpo, kto or orpo">,
     Option<"beta", "beta", "double", "0.1", "">,
+    Option<"hinge", "hinge", "bool", "false",
+           "for dpo: the hinge loss instead of the sigmoid loss">,
     Option<"mismatched", "mismatched", "bool", "true",
            "for kto: sequences with mismatched answers exist">,
     Option<"desirableWeight", "desirable-weight", "double", "1.0", "for kto">,

@@ -60,7 +60,7 @@ class Model_PairLoss<string mnemonic>
 }
 
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
-  let summary = "direct preference optimization, the sigmoid loss";
+  let summary = "direct preference optimization, sigmoid and hinge loss";
   let description = [{
     `losses` and `labels` have one value per sequence of the policy. `reference`
     has the losses of the model that training started from.
@@ -68,13 +68,14 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
         r = reference - loss       log-ratio of policy to reference
         z = beta * (r of the chosen answer - r of the rejected answer)
 
-    The loss of a pair is -log sigmoid(z), and a reward is beta * r. A pair is
-    `right` if z > 0. `slopes` are the derivatives of the loss sum with respect
-    to `losses`. (C1) the operands are f32 [B] each, B even. (C2) the sums are
-    f32 [1]. Rafailov et al., 2023.
+    The loss of a pair is -log sigmoid(z), or max(0, 1 - z) with `hinge`, whose
+    derivative at z = 1 is 0. A reward is beta * r. A pair is `right` if z > 0.
+    `slopes` are the derivatives of the loss sum with respect to `losses`. (C1)
+    the operands are f32 [B] each, B even. (C2) the sums are f32 [1]. Rafailov
+    et al., 2023; hinge: Zhao et al., 2023 (SLiC), as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
-    Model_FloatTensor:$reference, F64Attr:$beta);
+    Model_FloatTensor:$reference, F64Attr:$beta, UnitAttr:$hinge);
   let results = !con((outs Model_FloatTensor:$slopes), Model_PairSums);
 }
 

@@ -64,6 +64,11 @@ public:
     Value small = exp(neg(math::AbsFOp::create(b, loc, x)));
     return add(positive, log(add(small, constant(1, row))));
   }
+  /// Returns `x` where z < 1 or z is NaN, else 0.
+  Value belowOne(Value z, Value x) const {
+    Value isReached = compare(Pred::OGE, z, constant(1, row));
+    return select(isReached, constant(0, row), x);
+  }
   /// Returns 1 - e^x for x <= 0, accurate to f32 rounding even near 0.
   Value oneMinusExp(Value x) const {
     Value series = constant(1.0 / 40320, row);
@@ -149,11 +154,16 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
   const double beta = getBeta().convertToDouble();
   Value ratio = a.sub(arguments[2], arguments[0]);
   Value z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
+  const bool isHinge = getHinge();
+  Value pull = isHinge ? a.belowOne(z, a.constant(1, a.row))
+                       : a.sigmoid(a.neg(z));
   // dz / d(loss of the chosen answer) is -beta.
-  Value slope = a.times(a.sigmoid(a.neg(z)), beta);
+  Value slope = a.times(pull, beta);
   SmallVector<Value> results = {a.toLines(slope, a.neg(slope))};
-  results.append(a.sums(a.total(a.softplusOfMinus(z)), a.times(ratio, beta),
-                        a.neg(arguments[0])));
+  results.append(
+      a.sums(a.total(isHinge ? a.belowOne(z, a.sub(a.constant(1, a.row), z))
+                             : a.softplusOfMinus(z)),
+             a.times(ratio, beta), a.neg(arguments[0])));
   return results;
 }
 

@@ -4,14 +4,28 @@
 
 #include "runtime/Base/ObjectiveOptions.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "runtime/Base/AdapterOptions.h"
+#include "runtime/Base/OptionTable.h"
 
 namespace qlora {
 
+/// Returns the losses of an objective, the default first. Empty if it has only
+/// one loss, which has no name.
+static std::vector<std::string_view> lossesOf(std::string_view rl) {
+  return splitWords(rl == "dpo"   ? "sigmoid hinge"
+                    : rl == "kto" ? "kto apo_zero_unpaired"
+                                  : "");
+}
+
 std::string lossOf(const std::string &rl, const std::string &lossType) {
-  if (rl == "dpo")
-    return "sigmoid";
-  return rl != "kto" ? "" : lossType == "auto" ? "kto" : lossType;
+  const std::vector<std::string_view> losses = lossesOf(rl);
+  if (losses.empty())
+    return "";
+  return lossType == "auto" ? std::string(losses.front()) : lossType;
 }
 
 int64_t Options::linesOfRow() const {
@@ -24,14 +38,13 @@ int64_t Options::linesOfRow() const {
 /// large enough for the loss.
 static Status validateLoss(const Options &o) {
   const std::string rl = o.text("rl"), loss = o.text("loss_type");
-  const bool isOwn = loss == "auto" || (rl == "dpo" && loss == "sigmoid") ||
-                     (rl == "kto" && loss != "sigmoid");
-  if (!isOwn)
-    return Status::invalid("{} {} is not a loss of {} {}; {}",
-                           o.spelling("loss_type"), loss, o.spelling("rl"), rl,
-                           rl == "kto"   ? "use kto or apo_zero_unpaired"
-                           : rl == "dpo" ? "use sigmoid"
-                                         : "remove it");
+  const std::vector<std::string_view> losses = lossesOf(rl);
+  if (loss != "auto" && !std::ranges::count(losses, loss))
+    return Status::invalid(
+        "{} {} is not a loss of {} {}; {}", o.spelling("loss_type"), loss,
+        o.spelling("rl"), rl,
+        losses.empty() ? "remove it"
+                       : fmt::format("use {}", fmt::join(losses, " or ")));
   for (const char *weight : {"desirable_weight", "undesirable_weight"})
     if (rl != "kto" && o.number(weight) != 1)
       return Status::invalid("{} is only for --rl kto; remove it",

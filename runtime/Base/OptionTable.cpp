@@ -257,9 +257,10 @@ const OptionRow kRows[] = {
      "strength of the preference loss of --rl: beta of DPO and KTO, lambda of "
      "ORPO", "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
     {"loss_type", kChoice, "auto", kProgram, kSchedule,
-     "loss of --rl. auto: sigmoid for dpo, kto for kto; apo_zero_unpaired: "
-     "for kto, without a KL estimate from mismatched answers", "",
-     "auto sigmoid kto apo_zero_unpaired"},
+     "loss of --rl. auto: sigmoid for dpo, kto for kto; hinge: for dpo, 0 for "
+     "a pair whose rewards differ by 1 or more; apo_zero_unpaired: for kto, "
+     "without a KL estimate from mismatched answers", "",
+     "auto sigmoid hinge kto apo_zero_unpaired"},
     {"desirable_weight", kFloat, "1", kProgram, kSchedule,
      "loss weight of desirable answers in KTO",
      "kto_desirable_weight kto_chosen_weight", "", 0},

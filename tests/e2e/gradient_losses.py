@@ -99,6 +99,13 @@ LOSSES = {
   %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
       : ({LINES}, {LINES}, {LINES})
         -> ({LINES}, {", ".join([ONE] * 7)})""",
+    "dpo_loss hinge": f"""
+  %l, %n, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n
+      {{beta = 0.4 : f64, hinge}}
+      : ({LINES}, {LINES}, {LINES})
+        -> ({LINES}, {", ".join([ONE] * 7)})""",
     "orpo_loss": f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})

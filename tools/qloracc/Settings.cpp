@@ -188,6 +188,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantize.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.loss.objective = o.text("rl");
   c.loss.beta = o.number("beta");
+  c.loss.hinge = o.text("loss_type") == "hinge";
   c.linesOfRow = o.linesOfRow();
   c.loss.desirableWeight = o.number("desirable_weight");
   c.loss.undesirableWeight = o.number("undesirable_weight");

@@ -132,6 +132,9 @@ TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
     EXPECT_EQ(lossAfter(rl, "auto", "sigmoid"), "") << rl;
   }
   EXPECT_EQ(lossAfter("kto", "auto", "kto"), "");
+  EXPECT_EQ(lossAfter("dpo", "auto", "hinge"),
+            "'c' cannot be resumed: its --loss-type is \"sigmoid\", but this "
+            "run's is \"hinge\"");
   EXPECT_EQ(lossAfter("kto", "auto", "apo_zero_unpaired"),
             "'c' cannot be resumed: its --loss-type is \"kto\", but this "
             "run's is \"apo_zero_unpaired\"");

@@ -421,6 +421,13 @@ class FileTest(ForeignTest):
                 "per_device_train_batch_size: 2\n",
                 {"rl": "kto", "beta": "0.2", "desirable-weight": "2.0"})
 
+    def test_the_hinge_loss_of_other_programs_is_translated(self):
+        for text in ("pref_loss: hinge", "loss_type: [hinge]",
+                     "adapter: lora\ndpo_loss_type: [hinge]"):
+            self.assert_options(
+                f"base_model: {MODEL}\nrl: dpo\n{text}\ntrain_file: {DATA}\n",
+                {"rl": "dpo", "loss-type": "hinge"})
+
     def test_answers_during_training(self):
         """Options of Seq2SeqTrainingArguments and of LLaMA-Factory."""
         text = LLAMA + (f"train_file: {DATA}\nval_size: 4\ncutoff_len: 64\n"
@@ -448,7 +455,7 @@ class FileTest(ForeignTest):
                 (f"model: {MODEL}\npredict_with_generate: true\n"
                  f"train_file: {DATA}", "there are no rows to answer"),
                 ("stage: ppo", "write sft, kto or dpo"),
-                ("stage: dpo\npref_loss: simpo", "write sigmoid"),
+                ("stage: dpo\npref_loss: simpo", "write sigmoid or hinge"),
                 ("dataset_train_split: 'train[:10%]'",
                  "train.yaml:1: 'dataset_train_split': selects rows of a data "
                  "set on the hub"),
@@ -465,6 +472,8 @@ class FileTest(ForeignTest):
                  "1 is too small for"),
                 ("rl: kto\nloss_type: sigmoid",
                  "use kto or apo_zero_unpaired"),
+                ("rl: dpo\nloss_type: kto", "use sigmoid or hinge"),
+                ("rl: dpo\nloss_type: [sigmoid, hinge]", "loss_type"),
                 ("rl: dpo\nkto_desirable_weight: 2", "is only for --rl kto"),
                 ("rl: dpo\nfinetuning_type: full", "needs an unchanged base"),
                 ("rl: dpo\nmodules_to_save: [lm_head]",

@@ -6,8 +6,8 @@
     partition.py --tools build/bin [--all] [NAME ...]
 
 Small models are compiled for each axis (dp, fsdp, zero1, zero2, tp, tp with
-sequence parallelism, cp, ep, pp, pairs and triples of them) and each kind of trainable
-weight. VirtualRanks runs three steps of the program on ranks that are threads
+sequence parallelism, cp, ep, pp, pairs and triples of them) and each kind of
+trainable weight. VirtualRanks runs three steps of the program on ranks that are threads
 of one process. On every rank the gradient of each tensor, the update, the loss
 and the norm must equal those of one rank; values that several ranks hold must
 have the same bits.

@@ -7,10 +7,10 @@
 
 Small models are compiled for each axis (dp, fsdp, zero1, zero2, tp, tp with
 sequence parallelism, cp, ep, pp, pairs and triples of them) and each kind of
-trainable weight. VirtualRanks runs three steps of the program on ranks that are threads
-of one process. On every rank the gradient of each tensor, the update, the loss
-and the norm must equal those of one rank; values that several ranks hold must
-have the same bits.
+trainable weight. VirtualRanks runs three steps of the program on ranks that
+are threads of one process. On every rank the gradient of each tensor, the
+update, the loss and the norm must equal those of one rank; values that
+several ranks hold must have the same bits.
 
 With --ddp-comm-hook the gradient must follow from the ranks' gradients by the
 hook's formula: in bf16 and int8 to the bit, so that no tolerance hides a wrong

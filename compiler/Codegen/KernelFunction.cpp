@@ -11,9 +11,8 @@
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
-using program::KernelOp;
 
-std::string qlora::functionName(KernelOp kernel) {
+std::string qlora::functionName(program::KernelOp kernel) {
   std::string name;
   for (unsigned char c : kernel.getSymName())
     name += llvm::isAlnum(c) || c == '_' ? std::string(1, c)
@@ -25,7 +24,7 @@ std::string qlora::functionName(KernelOp kernel) {
 
 /// Rejects rows, rotations and results that cannot be printed. Unsupported ops
 /// are found during printing.
-static LogicalResult checkBody(KernelOp kernel) {
+static LogicalResult checkBody(program::KernelOp kernel) {
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns(), turned = 0;
   WalkResult result = kernel.walk([&](Operation *op) {
@@ -61,7 +60,7 @@ static LogicalResult checkBody(KernelOp kernel) {
   return success();
 }
 
-FailureOr<std::string> qlora::printKernel(KernelOp kernel,
+FailureOr<std::string> qlora::printKernel(program::KernelOp kernel,
                                           const KernelSpelling &spelling) {
   FailureOr<SmallVector<RowOperand>> operands = rowOperands(kernel);
   if (failed(operands) || failed(checkBody(kernel)))

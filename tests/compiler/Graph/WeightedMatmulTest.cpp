@@ -7,6 +7,7 @@
 
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
+#include "runtime/Kernels/KernelTable.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "runtime/Kernels/Cpu/BlockProducts.h"
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Decode.h"
@@ -18,6 +19,8 @@
 namespace qlora::cpu {
 
 using plans::StreamedPlan;
+
+static StreamedPlan planOf(const KernelRequest &request);
 
 namespace {
 
@@ -33,7 +36,7 @@ constexpr int64_t kDotBytes = 16384;
 class Streamed final : public LibraryKernel {
 public:
   Streamed(const KernelRequest &request, StoredWeight weight)
-      : plan(StreamedPlan::of(request)), weight(weight),
+      : plan(planOf(request)), weight(weight),
         aType(request.type("a")), cType(request.type("c")),
         lda(request.constant("lda")), ldc(request.constant("ldc")),
         alpha(static_cast<float>(request.constantAsDouble("alpha"))),
@@ -82,6 +85,19 @@ private:
 };
 
 } // namespace
+
+/// On a CPU without bf16 arithmetic, matmul.onednn multiplies f32 operands
+/// unrounded. So that a sampled token has the probability of training, this
+/// kernel does the same.
+static StreamedPlan planOf(const KernelRequest &request) {
+  StreamedPlan plan = StreamedPlan::of(request);
+  if (request.op->name == "matmul" &&
+      BlockProducts::operandTypeOf(QLORA_DTYPE_BF16) == QLORA_DTYPE_F32) {
+    plan.rowType = request.type("a");
+    plan.weightType = request.type("b");
+  }
+  return plan;
+}
 
 /// Writes a, run by run, so that the rows of a run are adjacent.
 void Streamed::arrangeRows(const LibraryKernelArgs &args) const {

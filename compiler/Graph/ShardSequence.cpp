@@ -78,7 +78,7 @@ private:
   Resharding shared{Ranks::TP, Held::Rows, Held::Whole,
                     [this](Value own) { return wholeType(own); },
                     Resharding::BeforeReader};
-  /// Values that all ranks have, of which this rank takes its tokens.
+  /// Whole values -> this rank's tokens of each.
   Resharding replicated{Ranks::TP, Held::Whole, Held::Rows,
                         [this](Value whole) { return ownType(whole); },
                         Resharding::BeforeReader};

@@ -24,6 +24,13 @@ Timeline PlanTimes::of(size_t entry, QueueSharing sharing,
                    PriceList(module, device, ranks), sharing, spans);
 }
 
+Timeline PlanTimes::atLowRates(size_t entry) const {
+  const LoadedModule module = LoadedModule::ofTables(tables.header);
+  const DeviceProfile low = lowRates(device);
+  return timeEntry(module, tables.entries[entry], PriceList(module, low, ranks),
+                   QueueSharing::kTakeTurns);
+}
+
 /// Times the entry of `kind` with the most tokens; no time if there is none.
 Timeline PlanTimes::ofLargest(qlora_entry_kind kind) const {
   const qlora_entry *largest = nullptr;

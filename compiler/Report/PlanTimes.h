@@ -30,6 +30,9 @@ public:
   /// receives one span per command, in seconds from the entry's start.
   Timeline of(size_t entry, QueueSharing sharing = QueueSharing::kSideBySide,
               std::vector<TimelineSpan> *spans = nullptr) const;
+  /// Times one run at the device's low rates (DeviceProfile.h), at which
+  /// kernels take turns.
+  Timeline atLowRates(size_t entry) const;
   /// Times a step: `microBatches` runs of the program's largest micro-batch,
   /// then the update.
   StepSeconds ofStep(int64_t microBatches) const;

@@ -197,11 +197,8 @@ std::string qlora::planJson(ModuleOp program, bool withDecisions) {
 static LogicalResult addCosts(ModuleOp program, const DeviceProfile &device,
                               std::vector<EntryTimeline> &timelines,
                               llvm::json::Object &plan) {
-  FailureOr<PlanTimes> times = PlanTimes::create(program, device),
-                       low = failure();
-  if (device.gpu)
-    low = PlanTimes::create(program, lowRates(device));
-  if (failed(times) || (device.gpu && failed(low)))
+  FailureOr<PlanTimes> times = PlanTimes::create(program, device);
+  if (failed(times))
     return failure();
   for (auto [i, timeline, json] :
        llvm::enumerate(timelines, *plan.getArray("entries"))) {
@@ -209,7 +206,7 @@ static LogicalResult addCosts(ModuleOp program, const DeviceProfile &device,
     entry["seconds"] =
         times->of(i, QueueSharing::kSideBySide, &timeline.spans).seconds;
     if (device.gpu)
-      entry["seconds_low"] = low->of(i, QueueSharing::kTakeTurns).seconds;
+      entry["seconds_low"] = times->atLowRates(i).seconds;
   }
   // On a GPU, the memory of the process and the driver is unknown here.
   if (!device.gpu) {

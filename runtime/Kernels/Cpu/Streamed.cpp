@@ -20,7 +20,18 @@ namespace qlora::cpu {
 
 using plans::StreamedPlan;
 
-static StreamedPlan planOf(const KernelRequest &request);
+/// On a CPU without bf16 arithmetic, matmul.onednn multiplies f32 operands
+/// unrounded. So that a sampled token has the probability of training, this
+/// kernel does the same.
+static StreamedPlan planOf(const KernelRequest &request) {
+  StreamedPlan plan = StreamedPlan::of(request);
+  if (request.op->name == "matmul" &&
+      BlockProducts::operandTypeOf(QLORA_DTYPE_BF16) == QLORA_DTYPE_F32) {
+    plan.rowType = request.type("a");
+    plan.weightType = request.type("b");
+  }
+  return plan;
+}
 
 namespace {
 
@@ -85,19 +96,6 @@ private:
 };
 
 } // namespace
-
-/// On a CPU without bf16 arithmetic, matmul.onednn multiplies f32 operands
-/// unrounded. So that a sampled token has the probability of training, this
-/// kernel does the same.
-static StreamedPlan planOf(const KernelRequest &request) {
-  StreamedPlan plan = StreamedPlan::of(request);
-  if (request.op->name == "matmul" &&
-      BlockProducts::operandTypeOf(QLORA_DTYPE_BF16) == QLORA_DTYPE_F32) {
-    plan.rowType = request.type("a");
-    plan.weightType = request.type("b");
-  }
-  return plan;
-}
 
 /// Writes a, run by run, so that the rows of a run are adjacent.
 void Streamed::arrangeRows(const LibraryKernelArgs &args) const {

@@ -12,11 +12,9 @@
  *
  * Enums.def defines the values of the enums.
  *
- * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
- * and is included by exactly these: the writer (compiler/Codegen/EmitModule),
- * the reader (runtime/Module) and the hand-written test module
- * (tests/runtime/DemoModule.c). A change here is a change of format: raise
- * QLORA_ABI_VERSION.
+ * This header is C and C++, and depends on nothing but <stdint.h> and
+ * <stddef.h>. compiler/Codegen/ModuleTables makes the tables, runtime/Module
+ * reads them. A change here is a change of format: raise QLORA_ABI_VERSION.
  *
  * The life of a step
  * ------------------

@@ -31,10 +31,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/MicroLaunches.h"
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/NcclApi.h"
+#include "runtime/Options/CommandLine.h"
 
 using namespace qlora;
 using json = nlohmann::ordered_json;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// All passes, in pipeline order. Pipeline.cpp has the order with the reasons.
+// All passes: each folder describes its own. Pipeline.cpp has the order with
+// the reasons.
 
 #ifndef QLORA_COMPILER_PASSES_TD
 #define QLORA_COMPILER_PASSES_TD
@@ -13,9 +14,14 @@ defvar ProfileOption =
     Option<"profile", "device-profile", "std::string", "\"\"",
            "a known GPU, or device.json of qlora-run --calibrate">;
 
-include "compiler/Graph/Passes.td"
-include "compiler/Graph/GenerationPasses.td"
-include "compiler/Graph/ShardPasses.td"
+include "compiler/Adapt/Passes.td"
+include "compiler/Partition/Passes.td"
+include "compiler/Stages/Passes.td"
+include "compiler/Differentiate/Passes.td"
+include "compiler/Memory/Passes.td"
+include "compiler/Optimize/Passes.td"
+include "compiler/Place/Passes.td"
+include "compiler/Exchange/Passes.td"
 include "compiler/Schedule/Passes.td"
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {

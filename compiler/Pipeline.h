@@ -10,8 +10,8 @@
 #include "mlir/Pass/PassManager.h"
 
 #include "compiler/Passes.h"
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/WorkspaceSize.h"
+#include "runtime/Options/ParallelMesh.h"
 
 #include <optional>
 #include <set>

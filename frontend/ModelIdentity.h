@@ -14,7 +14,7 @@
 #include <string>
 
 #include "frontend/HfConfig.h"
-#include "runtime/Base/Options.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

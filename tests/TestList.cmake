@@ -412,12 +412,12 @@ function(sanitized tree tier seconds sanitizers build)
   endforeach()
 endfunction()
 sanitized(asan quick 200 address,undefined asan-build RuntimeBaseTests
-          RuntimeModuleTests RuntimeWeightsTests RuntimeDataTests
-          RuntimeRanksTests)
+          RuntimeOptionsTests RuntimeModuleTests RuntimeWeightsTests
+          RuntimeDataTests RuntimeRanksTests)
 sanitized(asan full 300 address,undefined asan-build-rest RuntimeKernelsTests
           RuntimeDeviceTests RuntimeGenerateTests RuntimePredictTests
-          RuntimeWatchTests RuntimeSessionTests KernelTests FrontendTests
-          CudaPlatformTests)
+          RuntimeWatchTests RuntimeCheckpointTests RuntimeSessionTests
+          KernelTests FrontendTests CudaPlatformTests)
 # Runs KernelTests again with cuDNN's gradient that sums in a fixed order.
 test_case(asan-CudnnOrdered full 10 ${CMAKE_CTEST_COMMAND} --test-dir
           ${CMAKE_BINARY_DIR}/asan --output-on-failure -R ^CudnnOrdered$)
@@ -428,7 +428,8 @@ set_tests_properties(asan-CudnnOrdered PROPERTIES
 # CUDA platform have time limits in seconds, too short for ThreadSanitizer. Test
 # folders whose code starts no threads are left out.
 set(threaded RuntimeBaseTests RuntimeDeviceTests RuntimeRanksTests
-    RuntimeWeightsTests RuntimeDataTests RuntimeSessionTests)
+    RuntimeWeightsTests RuntimeDataTests RuntimeCheckpointTests
+    RuntimeSessionTests)
 sanitized(tsan soak 300 thread tsan-build ${threaded})
 list(TRANSFORM threaded PREPEND tsan- OUTPUT_VARIABLE threaded)
 # Under ThreadSanitizer no call is made to fail (runtime/FaultCalls.cpp), so

@@ -31,7 +31,8 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDERS = ("Base", "Module", "Weights", "Ranks", "Device", "Session")
+FOLDERS = ("Base", "Options", "Module", "Weights", "Ranks", "Device",
+           "Checkpoint", "Session")
 # Tests that do not run this build's libraries: checks of texts and packages,
 # and tests that use other compilers or build trees.
 LEFT_OUT = re.compile(

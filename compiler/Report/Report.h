@@ -22,7 +22,7 @@
 // A pass that was switched off has no entry. Sizes are bytes, times seconds. An
 // arena's size is its maximum of live bytes plus fragmentation. `qlora-opt
 // --rematerialize=problem` adds the planner's input to each step of
-// "rematerialize" (Graph/StepProblem.h).
+// "rematerialize" (Memory/StepProblem.h).
 //
 // plan.html, for a browser: the same data as tables and charts, in one file
 // that loads nothing else: Page.html with {"plan": plan.json, "run":

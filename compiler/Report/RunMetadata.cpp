@@ -8,9 +8,9 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ParameterCounts.h"
+#include "runtime/Options/Options.h"
 
 #include <chrono>
 #include <cstdlib>

@@ -9,9 +9,9 @@
 //   program.launch @matmul(%x read bf16, %w read bf16, %y0 read_write bf16)
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
-// Graph/StepMemory.h decides which values share a buffer, and which are written
-// directly to their destination. This pass creates the buffers, and copies the
-// values that are not written to their destination.
+// Memory/StepMemory.h decides which values share a buffer, and which are
+// written directly to their destination. This pass creates the buffers, and
+// copies the values that are not written to their destination.
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"

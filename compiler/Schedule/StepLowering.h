@@ -5,8 +5,8 @@
 #ifndef QLORA_COMPILER_SCHEDULE_STEPLOWERING_H
 #define QLORA_COMPILER_SCHEDULE_STEPLOWERING_H
 
-#include "compiler/Graph/OpCost.h"
-#include "compiler/Graph/StepMemory.h"
+#include "compiler/Memory/StepMemory.h"
+#include "compiler/Optimize/OpCost.h"
 #include "compiler/Schedule/ParameterLayout.h"
 
 #include "runtime/ABI/module.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/StepRows.h"
+#include "runtime/Options/StepRows.h"
 
 using namespace mlir;
 

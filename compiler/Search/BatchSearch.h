@@ -3,11 +3,12 @@
 // --auto-find-batch-size: chooses the batch from the plan of each candidate,
 // without trial runs. A plan is exact to the byte, so no run fails.
 //
-// Chooses the largest candidate (runtime/Base/StepRows.h) whose plan fits the
-// memory limit and whose predicted time per row is within 1 % of the smallest.
-// Larger batches share the decoding of weights, until blocks must be recomputed
-// to save memory. Plans and recomputation grow with the batch, so the search
-// ends at the first batch that does not fit or takes 5 % more time per row.
+// Chooses the largest candidate (runtime/Options/StepRows.h) whose plan fits
+// the memory limit and whose predicted time per row is within 1 % of the
+// smallest. Larger batches share the decoding of weights, until blocks must be
+// recomputed to save memory. Plans and recomputation grow with the batch, so
+// the search ends at the first batch that does not fit or takes 5 % more time
+// per row.
 
 #ifndef QLORA_COMPILER_SEARCH_BATCHSEARCH_H
 #define QLORA_COMPILER_SEARCH_BATCHSEARCH_H

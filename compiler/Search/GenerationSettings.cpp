@@ -4,7 +4,7 @@
 
 #include "compiler/Search/PlanSettings.h"
 
-#include "runtime/Base/AdapterOptions.h"
+#include "runtime/Options/AdapterOptions.h"
 
 namespace qlora {
 

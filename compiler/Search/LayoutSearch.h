@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // --parallel auto: chooses the parallel layout from the plan and the predicted
-// step time of each possible mesh (runtime/Base/ParallelMesh.h).
+// step time of each possible mesh (runtime/Options/ParallelMesh.h).
 //
 // Chooses the fastest mesh whose plan fits the memory limit, or a simpler mesh
 // if the cost model cannot distinguish the two. With --auto-find-batch-size

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "compiler/Pipeline.h"
-#include "runtime/Base/Options.h"
-#include "runtime/Base/ParallelMesh.h"
+#include "runtime/Options/Options.h"
+#include "runtime/Options/ParallelMesh.h"
 
 namespace qlora {
 

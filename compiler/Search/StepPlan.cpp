@@ -7,7 +7,7 @@
 #include "compiler/Driver.h"
 #include "compiler/Schedule/EntryBuffers.h"
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/StepRows.h"
+#include "runtime/Options/StepRows.h"
 
 #include <utility>
 

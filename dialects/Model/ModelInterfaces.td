@@ -380,7 +380,7 @@ def Model_MemoryOp : OpInterface<"MemoryOp"> {
   let description = [{
     Describes which operands and results of an op may share memory with each
     other or with memory outside of the step. From this,
-    compiler/Graph/StepMemory.h decides the location of each value.
+    compiler/Memory/StepMemory.h decides the location of each value.
   }];
   let methods = [
     InterfaceMethod<[{Results that can be written in place of an operand, by

@@ -11,9 +11,9 @@
 #include <map>
 #include <vector>
 
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenFiles.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

@@ -10,12 +10,12 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Dataset.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/CompiledVariants.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {

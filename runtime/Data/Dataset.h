@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "runtime/Base/ContentHash.h"
-#include "runtime/Base/DataValues.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Schedule.h"
 #include "runtime/Data/TokenStore.h"
 #include "runtime/Device/MicroBatch.h"
+#include "runtime/Options/DataValues.h"
 
 namespace qlora {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/DataValues.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/DataValues.h"
 
 namespace qlora {
 

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/KernelTable.h"
+#include "runtime/Options/ParallelMesh.h"
 
 namespace qlora {
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/Base/AdapterOptions.h"
-#include "runtime/Base/AdapterTargets.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Options/AdapterOptions.h"
+#include "runtime/Options/AdapterTargets.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ModelFiles.h"

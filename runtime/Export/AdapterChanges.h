@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Export/TensorChange.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {

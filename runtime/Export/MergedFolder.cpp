@@ -11,7 +11,7 @@
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Weights/ConvertWeights.h"
 
 namespace qlora {

@@ -26,11 +26,11 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Generate/Sampling.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

@@ -4,9 +4,9 @@
 
 #include "runtime/Module/ModuleCheck.h"
 
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/ParallelMesh.h"
 
 #include <algorithm>
 #include <fstream>

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "runtime/ABI/module.h"
-#include "runtime/Base/GroupSizes.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/GroupSizes.h"
 
 namespace qlora {
 

@@ -7,8 +7,8 @@
 #include <array>
 
 #include "runtime/Base/ContentHash.h"
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Module/ModuleCheck.h"
+#include "runtime/Options/ParallelMesh.h"
 
 namespace qlora {
 

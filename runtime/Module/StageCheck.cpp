@@ -3,9 +3,9 @@
 // Checks that the programs of a pipeline's stages belong to one run: data that
 // ranks of all stages share must be equal in all programs.
 
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Module/ModuleCheck.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/ParallelMesh.h"
 
 #include <algorithm>
 #include <array>

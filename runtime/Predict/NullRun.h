@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Predict/DeviceChoice.h"
 
 namespace qlora {

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Base/AdapterOptions.h"
-#include "runtime/Base/AdapterTargets.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Options/AdapterOptions.h"
+#include "runtime/Options/AdapterTargets.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/Parameters.h"

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {

@@ -20,11 +20,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Generate/Generator.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Session/AnswerScorer.h"
-#include "runtime/Session/Run.h"
 #include "runtime/Watch/AnswersTable.h"
 
 namespace qlora {

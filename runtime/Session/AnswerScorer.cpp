@@ -9,14 +9,14 @@
 
 #include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/OptionTable.h"
-#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/BestModel.h"
 #include "runtime/Data/AnswerRows.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Data/TokenFiles.h"
-#include "runtime/Session/BestModel.h"
+#include "runtime/Options/OptionTable.h"
+#include "runtime/Options/ParallelMesh.h"
 #include "runtime/Watch/AnswersTable.h"
 
 namespace qlora {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

@@ -4,8 +4,8 @@
 
 #include "runtime/Session/DropoutMasks.h"
 
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Kernels/Math/Philox.h"
-#include "runtime/Session/Adapter.h"
 
 namespace qlora {
 

@@ -9,9 +9,9 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Session/Adapter.h"
 #include "runtime/Session/DropoutMasks.h"
 #include "runtime/Weights/ParameterWeight.h"
 

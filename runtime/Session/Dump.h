@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/Run.h"
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {

@@ -11,21 +11,10 @@
 #include <string>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/Run.h"
+#include "runtime/Checkpoint/EvaluationResult.h"
+#include "runtime/Checkpoint/Run.h"
 
 namespace qlora {
-
-struct EvaluationResult {
-  double loss = 0;          ///< mean over labelled tokens, pairs or answers
-  double perplexity = 0;    ///< exp(loss without the router loss)
-  double tokenAccuracy = 0; ///< fraction of labelled tokens that are the argmax
-  double exactMatch = 0; ///< fraction of rows whose labels are all the argmax
-  int64_t rows = 0;         ///< rows with a labelled token
-  LossSums sums;
-  /// Metrics of generated answers by name (AnswerEvaluation.h); empty without
-  /// --predict-with-generate.
-  nlohmann::ordered_json ofAnswers = nlohmann::ordered_json::object();
-};
 
 /// Returns the metrics of the training objective as text, such as "perplexity
 /// 8.21". The terminal shows it after the loss. `values`: the logged values.

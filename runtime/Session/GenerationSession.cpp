@@ -13,9 +13,9 @@
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Device/Program.h"
 #include "runtime/Generate/Generator.h"
-#include "runtime/Session/Adapter.h"
 #include "runtime/Session/AdapterChoice.h"
 
 namespace qlora {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "runtime/Base/ParallelMesh.h"
+#include "runtime/Options/ParallelMesh.h"
 
 namespace qlora {
 

@@ -24,10 +24,10 @@
 #include <span>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {

@@ -7,8 +7,8 @@
 #ifndef QLORA_RUNTIME_SESSION_HUBPUSH_H
 #define QLORA_RUNTIME_SESSION_HUBPUSH_H
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

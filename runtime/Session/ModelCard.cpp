@@ -12,7 +12,7 @@
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Watch/RunFolder.h"
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Session/Run.h"
 #include "runtime/Session/Training.h"
 
 namespace qlora {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 
 namespace qlora {
 

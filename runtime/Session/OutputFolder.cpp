@@ -18,9 +18,9 @@
 
 #include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
-#include "runtime/Session/CheckpointFolder.h"
-#include "runtime/Session/Resume.h"
+#include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Checkpoint/CheckpointFolder.h"
+#include "runtime/Checkpoint/Resume.h"
 #include "runtime/Session/SessionRecord.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/RunFolder.h"

@@ -37,8 +37,8 @@
 #include <string>
 
 #include "runtime/Base/FileDescriptor.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 
 namespace qlora {

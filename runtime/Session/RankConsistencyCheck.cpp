@@ -6,8 +6,8 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/JsonText.h"
+#include "runtime/Checkpoint/CheckpointMetadata.h"
 #include "runtime/Module/ProgramForm.h"
-#include "runtime/Session/CheckpointMetadata.h"
 
 namespace qlora {
 

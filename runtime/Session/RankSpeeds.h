@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

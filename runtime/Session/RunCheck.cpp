@@ -4,11 +4,11 @@
 
 #include "runtime/Session/RunCheck.h"
 
+#include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Checkpoint/BestModel.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Session/Adapter.h"
-#include "runtime/Session/BestModel.h"
-#include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/AnswerScorer.h"
+#include "runtime/Session/OutputFolder.h"
 
 namespace qlora {
 

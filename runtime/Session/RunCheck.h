@@ -6,8 +6,8 @@
 #ifndef QLORA_RUNTIME_SESSION_RUNCHECK_H
 #define QLORA_RUNTIME_SESSION_RUNCHECK_H
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Session/SessionRequest.h"
 

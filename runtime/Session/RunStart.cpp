@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/CheckpointFolder.h"
 #include "runtime/Session/AnswerEvaluation.h"
-#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Watch/Metrics.h"
 
 namespace qlora {

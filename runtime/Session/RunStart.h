@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Session/CheckpointMetadata.h"
-#include "runtime/Session/Resume.h"
+#include "runtime/Checkpoint/CheckpointMetadata.h"
+#include "runtime/Checkpoint/Resume.h"
 #include "runtime/Session/SessionRequest.h"
 
 namespace qlora {

@@ -9,11 +9,11 @@
 #include <set>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/StepRows.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ParameterCounts.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Options/StepRows.h"
 
 namespace qlora {
 

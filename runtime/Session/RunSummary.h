@@ -9,8 +9,8 @@
 
 #include <string>
 
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Session/Run.h"
 #include "runtime/Session/Training.h"
 
 namespace qlora {

@@ -22,7 +22,7 @@
 #include <string>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/Run.h"
+#include "runtime/Checkpoint/Run.h"
 
 namespace qlora {
 

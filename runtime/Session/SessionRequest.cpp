@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/BestModel.h"
 #include "runtime/Module/LaunchRequest.h"
-#include "runtime/Session/BestModel.h"
 #include "runtime/Session/RunHardware.h"
 #include "runtime/Session/SharedGpus.h"
 

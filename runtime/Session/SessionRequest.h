@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "runtime/Base/CpuCount.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Watch/Profiler.h"

@@ -7,7 +7,7 @@
 #define QLORA_RUNTIME_SESSION_SIGNALAGREEMENT_H
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/Run.h"
+#include "runtime/Checkpoint/Run.h"
 
 namespace qlora {
 

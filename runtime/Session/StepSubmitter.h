@@ -7,9 +7,9 @@
 #define QLORA_RUNTIME_SESSION_STEPSUBMITTER_H
 
 #include "runtime/Base/Status.h"
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/LearningRate.h"
-#include "runtime/Session/Run.h"
 #include "runtime/Session/SignalAgreement.h"
 
 namespace qlora {

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/SweepGrid.h"
+#include "runtime/Options/SweepGrid.h"
 #include "runtime/Session/SessionRequest.h"
 
 namespace qlora {

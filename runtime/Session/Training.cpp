@@ -12,7 +12,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/BestModel.h"
+#include "runtime/Checkpoint/BestModel.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/NonFinite.h"
 #include "runtime/Session/StepSubmitter.h"

@@ -6,10 +6,10 @@
 #define QLORA_RUNTIME_SESSION_TRAINING_H
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/CheckpointWriter.h"
+#include "runtime/Checkpoint/CheckpointWriter.h"
+#include "runtime/Checkpoint/Resume.h"
+#include "runtime/Checkpoint/Run.h"
 #include "runtime/Session/Dump.h"
-#include "runtime/Session/Resume.h"
-#include "runtime/Session/Run.h"
 #include "runtime/Watch/StepLog.h"
 
 namespace qlora {

@@ -12,8 +12,8 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/OptionTable.h"
 #include "runtime/Watch/Metrics.h"
 #include "runtime/Watch/PageData.h"
 

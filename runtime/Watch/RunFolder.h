@@ -16,8 +16,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Watch/AnswersTable.h"
 
 namespace qlora {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "runtime/Base/Options.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Watch/Metrics.h"
 
 namespace qlora {

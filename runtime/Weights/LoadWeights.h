@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/QuantizedBase.h"
@@ -57,7 +57,7 @@ struct LoadedWeights {
   std::shared_ptr<QuantizedBase> base; ///< null if arenas are not host memory
   /// Resident bytes of the process, without arenas; 0 if a GPU has the arenas.
   uint64_t processBytes = 0;
-  /// Initial factors for AdapterForm::kPlain (Session/Adapter.h), or empty.
+  /// Initial factors for AdapterForm::kPlain (Checkpoint/Adapter.h), or empty.
   LoraInitFactors factors = {};
   /// The first renamed tensor of the starting adapter (Parameters.h), if any.
   std::optional<RenamedTensor> renamed = {};

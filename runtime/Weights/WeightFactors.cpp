@@ -7,10 +7,10 @@
 #include <charconv>
 #include <optional>
 
-#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/QuantizeTensor.h"
+#include "runtime/Options/AdapterOptions.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"

@@ -68,7 +68,7 @@ public:
   /// Returns the row-major values of a QLORA_INIT_FACTOR parameter, or nothing.
   std::span<const float> ofAdapter(const qlora_parameter &parameter) const;
 
-  /// Negates B, for AdapterForm::kPlain (Session/Adapter.h).
+  /// Negates B, for AdapterForm::kPlain (Checkpoint/Adapter.h).
   void turnB();
 
 private:

@@ -27,18 +27,22 @@ SHARED = {
     "compiler/Codegen/KernelFunction.cpp": "The compiler refuses its own work",
     "compiler/Codegen/PrintKernels.cpp": "The compiler refuses its own work",
     "compiler/Codegen/Row*.cpp": "The compiler refuses its own work",
-    "compiler/Graph/PlaceFrozenWeights.cpp":
+    "compiler/Place/PlaceFrozenWeights.cpp":
         "The compiler refuses its own work",
-    "compiler/Graph/AttachLoss.cpp": "The compiler refuses its own work",
-    "compiler/Graph/BucketGradients.cpp": "The compiler refuses its own work",
-    "compiler/Graph/BuildTrainStep.cpp": "The compiler refuses its own work",
-    "compiler/Graph/CompressGradients.cpp": "The compiler refuses its own work",
-    "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
-    "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
-    "compiler/Graph/OffloadActivations.cpp":
+    "compiler/Adapt/AttachLoss.cpp": "The compiler refuses its own work",
+    "compiler/Exchange/BucketGradients.cpp":
         "The compiler refuses its own work",
-    "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
-    "compiler/Graph/ShardVocabulary.cpp": "The compiler refuses its own work",
+    "compiler/Differentiate/BuildTrainStep.cpp":
+        "The compiler refuses its own work",
+    "compiler/Exchange/CompressGradients.cpp":
+        "The compiler refuses its own work",
+    "compiler/Optimize/PlanDequant.cpp": "The compiler refuses its own work",
+    "compiler/Adapt/QuantizeBase.cpp": "The compiler refuses its own work",
+    "compiler/Memory/OffloadActivations.cpp":
+        "The compiler refuses its own work",
+    "compiler/Memory/Rematerialize.cpp": "The compiler refuses its own work",
+    "compiler/Partition/ShardVocabulary.cpp":
+        "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
     # Checks of each field of a module's tables.
     "runtime/Module/*Check.cpp": "train.so is damaged",

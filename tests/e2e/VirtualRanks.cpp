@@ -39,9 +39,9 @@
 #include <thread>
 
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Data/Dataset.h"
 #include "runtime/Device/Program.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Ranks/Socket.h"
 #include "runtime/Weights/LoadWeights.h"

@@ -19,8 +19,9 @@ MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
 # The modules of runtime/. A module includes only itself and earlier modules.
-ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Generate", "Ranks",
-         "Weights", "Gguf", "Data", "Predict", "Watch", "Session", "Export")
+ROOMS = ("ABI", "Base", "Options", "Kernels", "Module", "Device", "Generate",
+         "Ranks", "Weights", "Gguf", "Data", "Predict", "Watch", "Checkpoint",
+         "Session", "Export")
 # The only file that may call dump() of the JSON library, which throws on bytes
 # that are not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"

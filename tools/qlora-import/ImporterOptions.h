@@ -5,7 +5,7 @@
 #ifndef QLORA_TOOLS_QLORAIMPORT_IMPORTEROPTIONS_H
 #define QLORA_TOOLS_QLORAIMPORT_IMPORTEROPTIONS_H
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

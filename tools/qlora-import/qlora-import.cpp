@@ -4,10 +4,10 @@
 
 #include "frontend/DecoderBuilder.h"
 #include "frontend/ModelFolder.h"
-#include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/Math/Stored.h"
+#include "runtime/Options/CommandLine.h"
 #include "tools/qlora-import/ImporterOptions.h"
 
 #include "llvm/Support/Error.h"

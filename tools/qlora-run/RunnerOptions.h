@@ -6,8 +6,8 @@
 #ifndef QLORA_TOOLS_QLORARUN_RUNNEROPTIONS_H
 #define QLORA_TOOLS_QLORARUN_RUNNEROPTIONS_H
 
-#include "runtime/Base/Options.h"
 #include "runtime/Device/Device.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Weights/QuantizedBase.h"
 
 namespace qlora {

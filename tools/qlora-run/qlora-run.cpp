@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "frontend/ModelIdentity.h"
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/Exceptions.h"
-#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ProgramText.h"
+#include "runtime/Options/CommandLine.h"
+#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Predict/CalibrationRun.h"
 #include "runtime/Predict/DeviceChoice.h"
 #include "runtime/Predict/NullRun.h"

@@ -6,8 +6,8 @@
 #ifndef QLORA_TOOLS_QLORA_ANSWERSETTINGS_H
 #define QLORA_TOOLS_QLORA_ANSWERSETTINGS_H
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

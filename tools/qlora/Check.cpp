@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/ExportFacts.h"

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/Base/CommandLine.h"
-#include "runtime/Base/SweepGrid.h"
+#include "runtime/Options/CommandLine.h"
+#include "runtime/Options/SweepGrid.h"
 #include "runtime/Watch/RunComparison.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Tools.h"

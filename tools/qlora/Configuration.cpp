@@ -10,13 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/ObjectiveOptions.h"
-#include "runtime/Base/ParallelMesh.h"
-#include "runtime/Base/StepRows.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
+#include "runtime/Options/DeviceMap.h"
+#include "runtime/Options/ObjectiveOptions.h"
+#include "runtime/Options/ParallelMesh.h"
+#include "runtime/Options/StepRows.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"

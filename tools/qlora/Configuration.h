@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/CommandLine.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/CommandLine.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

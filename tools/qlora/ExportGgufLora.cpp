@@ -9,8 +9,8 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Gguf/GgufMix.h"
-#include "runtime/Session/Adapter.h"
 #include "tools/qlora/ExportFacts.h"
 #include "tools/qlora/ExportFormats.h"
 #include "tools/qlora/GgufExport.h"

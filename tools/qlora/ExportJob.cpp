@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Options/AdapterOptions.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/HubCache.h"
 

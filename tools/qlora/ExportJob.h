@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "frontend/HfConfig.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Export/MergedFolder.h"
 #include "runtime/Export/MergedModel.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

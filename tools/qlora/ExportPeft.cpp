@@ -10,7 +10,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "tools/qlora/ExportFormats.h"
 
 namespace qlora {

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 #include "tools/qlora/ForeignTranslation.h"
 
 namespace qlora {

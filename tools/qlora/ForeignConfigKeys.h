@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/OptionValue.h"
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/OptionValue.h"
+#include "runtime/Options/Options.h"
 #include "tools/qlora/ForeignParallel.h"
 
 namespace qlora {

@@ -10,8 +10,8 @@
 #include <filesystem>
 
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/OptionTable.h"
 #include "tools/qlora/ForeignRows.h"
 
 namespace qlora {

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/OptionTable.h"
 #include "tools/qlora/ForeignRows.h"
 
 namespace qlora {

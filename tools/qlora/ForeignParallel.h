@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/OptionValue.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/OptionValue.h"
 
 namespace qlora {
 

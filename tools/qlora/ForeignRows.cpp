@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

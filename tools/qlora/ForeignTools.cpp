@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

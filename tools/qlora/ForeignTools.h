@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Base/OptionValue.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/OptionValue.h"
 
 namespace qlora {
 

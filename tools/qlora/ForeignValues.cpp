@@ -9,7 +9,7 @@
 #include <charconv>
 #include <filesystem>
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

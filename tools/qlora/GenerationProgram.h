@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/CommandLine.h"
 #include "tools/qlora/Programs.h"
 #include "tools/qlora/Tools.h"
 

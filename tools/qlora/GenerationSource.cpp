@@ -13,7 +13,7 @@
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Tools.h"

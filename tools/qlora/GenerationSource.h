@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Session/AdapterChoice.h"
 
 namespace qlora {

@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <map>
 
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/OptionTable.h"
 #include "runtime/Weights/ModelFiles.h"
 #include "tools/qlora/Tools.h"
 

@@ -10,9 +10,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/AdapterOptions.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Programs.h"

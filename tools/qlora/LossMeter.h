@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/OptionTable.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/ExportJob.h"
 #include "tools/qlora/ScratchFolder.h"

@@ -12,10 +12,10 @@
 #include <tuple>
 
 #include "runtime/Base/Amounts.h"
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Kernels/DeviceProfile.h"
+#include "runtime/Options/CommandLine.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/HubCache.h"
 #include "tools/qlora/ScratchFolder.h"

@@ -12,7 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "runtime/Base/Options.h"
+#include "runtime/Options/Options.h"
 
 namespace qlora {
 

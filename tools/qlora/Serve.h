@@ -10,8 +10,8 @@
 #include <span>
 #include <string>
 
-#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/CommandLine.h"
 
 namespace qlora {
 

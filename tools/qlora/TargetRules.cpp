@@ -11,7 +11,7 @@
 #include <array>
 
 #include "frontend/Families.h"
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

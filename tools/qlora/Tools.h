@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/Base/CommandLine.h"
+#include "runtime/Options/CommandLine.h"
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Train.h"
 

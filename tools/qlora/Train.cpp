@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "runtime/Base/SweepGrid.h"
 #include "runtime/Kernels/Cuda/CudaGpu.h"
+#include "runtime/Options/SweepGrid.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/RunCheck.h"
 #include "tools/qlora-run/RunnerOptions.h"

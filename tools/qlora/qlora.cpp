@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/Base/Exceptions.h"
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 #include "tools/qlora/Chat.h"
 #include "tools/qlora/Check.h"
 #include "tools/qlora/Commands.h"

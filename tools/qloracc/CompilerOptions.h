@@ -6,7 +6,7 @@
 #ifndef QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
 #define QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
 
-#include "runtime/Base/OptionTable.h"
+#include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 

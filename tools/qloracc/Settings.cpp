@@ -14,13 +14,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/Base/AdapterOptions.h"
-#include "runtime/Base/CommandLine.h"
-#include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/FindProgram.h"
 #include "runtime/Base/JsonText.h"
-#include "runtime/Base/StepRows.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
+#include "runtime/Options/AdapterOptions.h"
+#include "runtime/Options/CommandLine.h"
+#include "runtime/Options/DeviceMap.h"
+#include "runtime/Options/StepRows.h"
 #include "tools/qloracc/CompilerOptions.h"
 
 namespace qlora {

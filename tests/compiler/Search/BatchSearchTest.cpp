@@ -6,7 +6,7 @@
 
 #include "mlir/IR/Location.h"
 #include "mlir/IR/MLIRContext.h"
-#include "runtime/Base/StepRows.h"
+#include "runtime/Options/StepRows.h"
 
 #include <gmock/gmock.h>
 

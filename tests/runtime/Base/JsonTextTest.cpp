@@ -7,8 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/Base/OptionValue.h"
-
 using namespace qlora;
 using nlohmann::json;
 
@@ -35,9 +33,4 @@ TEST(JsonText, ExactTextIsRead) {
             "{\"a\":\"caf\xc3\xa9\\n\"}");
   EXPECT_EQ(dumpExact(json("tok\xff")), "\"tok\xff\"");
   EXPECT_TRUE(parseExact("{\"a\": ").is_discarded());
-}
-
-TEST(JsonText, ExactTextIsYaml) {
-  const json names = {"tok\xff, 1", "b"};
-  EXPECT_EQ(yamlTextToJson(dumpExact(names)).value(), names);
 }

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "runtime/Session/CheckpointMetadata.h"
+#include "runtime/Checkpoint/CheckpointMetadata.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;

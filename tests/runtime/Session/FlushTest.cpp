@@ -13,7 +13,7 @@
 
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Session/Adapter.h"
+#include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Weights/QuantizedBaseFile.h"
 #include "runtime/Weights/Safetensors.h"

@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "runtime/Base/Manifest.h"
-#include "runtime/Session/CheckpointFolder.h"
+#include "runtime/Checkpoint/CheckpointFolder.h"
 #include "tests/runtime/Faults.h"
 #include "tests/runtime/Session/SessionHere.h"
 

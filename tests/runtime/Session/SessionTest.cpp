@@ -21,8 +21,8 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/Base/Options.h"
 #include "runtime/Base/Subprocess.h"
+#include "runtime/Options/Options.h"
 #include "runtime/Weights/Safetensors.h"
 #include "tests/runtime/Session/SessionFixture.h"
 

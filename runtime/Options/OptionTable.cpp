@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: MIT
+
+// The option table: name, type, default, use, section, help and aliases.
+
+#include "runtime/Options/OptionTable.h"
+
+namespace qlora {
+
+namespace {
+
+using enum OptionType;
+constexpr OptionScope kProgram = OptionScope::kProgram;
+constexpr OptionScope kRun = OptionScope::kRun;
+constexpr OptionScope kOutput = OptionScope::kOutput;
+
+constexpr const char *kFiles = "Files";
+constexpr const char *kLora = "LoRA";
+constexpr const char *kQuantization = "Quantization";
+constexpr const char *kShape = "Batch, length and memory";
+constexpr const char *kGeneration = "Generation";
+constexpr const char *kSchedule = "Optimizer and schedule";
+constexpr const char *kData = "Data";
+constexpr const char *kReport = "Evaluation and logging";
+constexpr const char *kSaving = "Checkpoints and stopping";
+
+const OptionRow kRows[] = {
+    {"model_name_or_path", kPath, "", kRun, kFiles,
+     "Hugging Face model: a folder, or with qlora a name on the hub",
+     "base_model model"},
+    {"train_file", kPaths, "", kRun, kFiles,
+     "training data: a JSONL, JSON, CSV or Parquet file, compressed or not, a "
+     "folder of such files, or a safetensors file of tokens, which is read in "
+     "order. Repeat the option to mix files; :2 after a name repeats each row "
+     "twice per epoch, :0.5 takes half of the rows"},
+    {"validation_file", kPaths, "", kRun, kFiles,
+     "data to evaluate with before, during and after training, in the formats "
+     "of --train-file, without weights"},
+    {"adapter_name_or_path", kPath, "", kRun, kFiles,
+     "folder of the PEFT adapter to start from"},
+    {"output_dir", kPath, "out", kOutput, kFiles,
+     "folder for the adapter, checkpoints, metrics and the resolved options",
+     "out_dir !adapter_path"},
+    {"adapter_base_name", kString, "", kRun, kFiles,
+     "name of the base model in adapter_config.json; empty: the model "
+     "folder's path, or its name on the hub", "!base_model_name_or_path"},
+    {"push_to_hub", kBool, "false", kOutput, kFiles,
+     "upload the adapter to the Hugging Face hub after training, with the "
+     "token of hf auth login or HF_TOKEN"},
+    {"hub_model_id", kString, "", kOutput, kFiles,
+     "hub repository of --push-to-hub, NAME or OWNER/NAME; empty: the output "
+     "folder's name"},
+    {"hub_private_repo", kBool, "false", kOutput, kFiles,
+     "create the repository of --push-to-hub as a private one if it does not "
+     "exist"},
+
+    {"finetuning_type", kChoice, "lora", kProgram, kLora,
+     "lora: train adapters of a frozen model; full: train all weights of a "
+     "model that is not quantized, and write a model folder", "", "lora full"},
+    {"lora_r", kInt, "8", kProgram, kLora, "rank of LoRA's matrices A and B",
+     "lora_rank r rank", "", 1, 65536},
+    {"lora_alpha", kFloat, "8", kProgram, kLora,
+     "scale of adapters: their output is multiplied by alpha / rank", "", "",
+     0},
+    {"lora_dropout", kFloat, "0", kProgram, kLora,
+     "probability of dropping an input value of an adapter", "", "", 0, 0.999},
+    {"lora_target_modules", kTargets, "all-linear", kProgram, kLora,
+     "modules that get an adapter: all-linear, name endings such as q_proj "
+     "v_proj, or a regular expression for whole names",
+     "target_modules lora_target lora_target_linear=all-linear"},
+    {"target_parameters", kNames, "[]", kProgram, kLora,
+     "expert weights that get an adapter: name endings such as "
+     "mlp.experts.gate_up_proj"},
+    {"exclude_modules", kTargets, "[]", kProgram, kLora,
+     "modules that get no adapter even if --lora-target-modules matches: name "
+     "endings or a regular expression for whole names", "lora_exclude_modules"},
+    {"layers_to_transform", kLengths, "[]", kProgram, kLora,
+     "indices, from 0, of the layers that get adapters, if "
+     "--lora-target-modules is a list of names; empty: all layers",
+     "peft_layers_to_transform", "", 0, 1 << 20},
+    {"layers_pattern", kNames, "[]", kProgram, kLora,
+     "what precedes the layer's index in module names, such as layers, for "
+     "--layers-to-transform"},
+    {"use_rslora", kBool, "false", kProgram, kLora,
+     "rsLoRA: scale adapters by alpha / sqrt(rank)"},
+    {"use_dora", kBool, "false", kProgram, kLora,
+     "DoRA: train magnitude and direction of each output's weights separately",
+     "peft_use_dora lora_use_dora"},
+    {"lora_bias", kBool, "false", kProgram, kLora,
+     "add a bias to matrix B of each adapter"},
+    {"bias", kChoice, "none", kProgram, kLora,
+     "biases of the model to train and save with the adapter: none, those of "
+     "modules with an adapter (lora_only), or all", "", "none lora_only all"},
+    {"loraplus_lr_ratio", kFloat, "1", kProgram, kLora,
+     "LoRA+: learning rate of B matrices and one-dimensional parameters, as a "
+     "multiple of the rate of A matrices", "", "", 0},
+    {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
+     "ranks of single modules, {name: rank}; the first match counts",
+     "rank_pattern", "", 1, 65536},
+    {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
+     "alphas of single modules, {name: alpha}; the first match counts",
+     "alpha_pattern", "", 0},
+    {"fan_in_fan_out", kBool, "false", kProgram, kLora,
+     "adapted weights are stored as [in, out], as in GPT-2; detected from the "
+     "model and written to adapter_config.json"},
+    {"modules_to_save", kNames, "[]", kProgram, kLora,
+     "modules to train in full and save with the adapter"},
+    {"trainable_token_indices", kTokens, "[]", kProgram, kLora,
+     "token ids whose rows of the input embedding are trained and saved with "
+     "the adapter; with tied embeddings also the rows of the LM head",
+     "peft_trainable_token_indices", "", 0, (1 << 24) - 1},
+    {"init_lora_weights", kChoice, "true", kProgram, kLora,
+     "initial adapters. true: A uniform, B zero; gaussian: A normal, B zero; "
+     "false: both uniform; pissa: largest singular vectors of the weight by a "
+     "full SVD (hours for 8B); pissa_niter_N: PiSSA by N subspace iterations "
+     "(seconds); olora: QR factors of the weight; loftq: factors of the "
+     "quantization error. pissa and olora change the base; the final adapter "
+     "is a plain LoRA of rank 2 r for the original model",
+     "peft_init_lora_weights",
+     "true false gaussian pissa pissa_niter_N olora loftq"},
+    {"loftq_config", kNumberMap, "{}", kProgram, kLora,
+     "parameters of --init-lora-weights loftq; only {loftq_bits: 4, "
+     "loftq_iter: 1} is supported", "", "", 1, 8},
+    {"neftune_noise_alpha", kFloat, "0", kProgram, kLora,
+     "NEFTune: in training add uniform noise to embeddings, of alpha / "
+     "sqrt(tokens of the longest row in a micro-batch x hidden size); 0: no "
+     "noise", "noisy_embedding_alpha", "", 0, 1e6},
+
+    {"load_in_4bit", kBool, "false", kProgram, kQuantization,
+     "store frozen linear weights in 4 bits"},
+    {"load_in_8bit", kBool, "false", kProgram, kQuantization,
+     "store frozen linear weights in 8 bits, as LLM.int8 does"},
+    {"llm_int8_activations", kChoice, "dequantized", kProgram, kQuantization,
+     "forward matmuls with --load-in-8bit. dequantized: unchanged activations "
+     "and dequantized weights; int8: each token's activations rounded to 8 "
+     "bits, as bitsandbytes does on GPUs", "", "dequantized int8"},
+    {"llm_int8_threshold", kFloat, "6", kProgram, kQuantization,
+     "with --llm-int8-activations int8: columns of activations in which some "
+     "value of the micro-batch has at least this magnitude are not rounded; 0: "
+     "every column is rounded", "", "", 0, 65504},
+    {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
+     "with --load-in-4bit, store the weights of MoE experts in 4 bits too"},
+    {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
+     "4-bit data type of --load-in-4bit", "", "nf4 fp4"},
+    {"quant_method", kChoice, "none", kProgram, kQuantization,
+     "store frozen linear weights in a format other than bitsandbytes': fp8 "
+     "(E4M3, a scale per row) or mxfp4 (E2M1, a scale per 32 elements)", "",
+     "none fp8 mxfp4"},
+    {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,
+     "quantize the scales of 4-bit blocks too"},
+    {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,
+     "number of elements in a 4-bit block, which have one scale; must be a "
+     "power of two", "", "", 64, 4096},
+    {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
+     "data type of activations",
+     "bnb_4bit_compute_dtype dtype torch_dtype bf16=bfloat16|float32",
+     "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
+    {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
+     "data type in which inputs of adapters are saved for the backward, "
+     "unless another gradient needs them too; auto: --compute-dtype; int8: 8 "
+     "bits and a scale per token, for less memory", "", "auto int8"},
+
+    {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
+     "rows of a micro-batch on each rank", "micro_batch_size batch_size", "", 1,
+     1 << 20},
+    {"auto_find_batch_size", kBool, "false", kProgram, kShape,
+     "compile for the largest batch size that fits the memory and is predicted "
+     "to take at most 1 % more time per row than the fastest. The memory is "
+     "--memory-limit, or else what --memory-limit auto finds; a given "
+     "--per-device-train-batch-size is the maximum"},
+    {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
+     "rows of a micro-batch in evaluations. 0: the training batch size; no "
+     "other size is accepted, because evaluations run the training program",
+     "eval_batch_size", "", 0, 1 << 20},
+    {"max_length", kLengths, "1024", kProgram, kShape,
+     "maximum tokens of a row; with several lengths, short rows take less "
+     "time", "sequence_len cutoff_len max_seq_length max_seq_len", "", 1,
+     1 << 24},
+    {"gradient_checkpointing", kBool, "false", kProgram, kShape,
+     "save only the inputs of layers and recompute the rest in the backward: "
+     "less memory, more time",
+     "grad_checkpoint enable_activation_checkpointing"},
+    {"memory_limit", kSize, "0", kProgram, kShape,
+     "maximum memory of a rank, such as 20GiB; auto: what is free on this "
+     "machine or its first GPU, less a reserve; 0: no limit", "", "auto", 0},
+    {"host_memory_limit", kSize, "0", kProgram, kShape,
+     "maximum pinned host memory of a rank for --offload, such as 32GiB; 0: "
+     "no limit", "", "", 0},
+    {"offload", kNames, "[]", kProgram, kShape,
+     "tensors to keep in pinned host memory. base: frozen weights, copied to "
+     "the GPU a layer ahead; optimizer: its states, updated over the bus; "
+     "activations: those saved for the backward "
+     "(--offload-activations-policy); embedding: sets --offload-embedding "
+     "true"},
+    {"offload_embedding", kChoice, "auto", kProgram, kShape,
+     "keep the input embedding in pinned host memory, unless it is also the LM "
+     "head; auto: only if --memory-limit requires it", "", "auto true false"},
+    {"parallel", kString, "none", kProgram, kShape,
+     "how ranks share the model, by one axis or several. fsdp=N: N ranks shard "
+     "the weights of the model, frozen or trained, and gather each layer ahead "
+     "of its use; zero1=N: shard optimizer states and updates; zero2=N: shard "
+     "all trainable parameters; tp=N: tensor parallel; cp=N: context parallel, "
+     "for long rows; pp=N: pipeline of layers; ep=N: shard the experts of each "
+     "layer. Other ranks are data-parallel. auto: the fastest predicted layout "
+     "within --memory-limit, without tp, cp and pp"},
+    {"ddp_comm_hook", kChoice, "no", kProgram, kShape,
+     "how ranks send gradients. no: float32; bf16: half of the bytes; int8: a "
+     "quarter, in blocks of 256, with error feedback; power_sgd: two low-rank "
+     "factors of each matrix, with error feedback", "",
+     "no bf16 int8 power_sgd"},
+    {"powersgd_rank", kInt, "1", kProgram, kShape,
+     "rank of the factors of --ddp-comm-hook power_sgd: a higher rank is more "
+     "exact and sends more", "matrix_approximation_rank", "", 1, 8},
+    {"num_micro_batches", kInt, "0", kProgram, kShape,
+     "chunks into which --parallel pp splits a micro-batch, to keep all "
+     "stages busy; 0: at most four per stage", "", "", 0, 65536},
+    {"pipeline_schedule", kChoice, "1f1b", kProgram, kShape,
+     "order of chunks with --parallel pp. 1f1b: each backward as early as "
+     "possible, with activations of as many chunks as stages; gpipe: all "
+     "forwards first", "", "1f1b gpipe"},
+    {"num_virtual_stages_per_pipeline_rank", kInt, "1", kProgram, kShape,
+     "virtual stages of a rank with --parallel pp: N make the idle time at "
+     "the ends of a step N times shorter, and send N times as much; chunks "
+     "must be a multiple of the stages", "", "", 1, 1024},
+
+    {"entries", kChoice, "auto", kProgram, kGeneration,
+     "what the program does. train, generate (without memory for training), or "
+     "both; auto: train, and also generate if --generation-batch is given", "",
+     "auto train generate both"},
+    {"generation_batch", kInt, "0", kProgram, kGeneration,
+     "rows that are generated at the same time; 0: the program does not "
+     "generate. qlora generate, serve and eval use 8 instead of 0, chat 1", "",
+     "", 0, 4096},
+    {"generation_length", kInt, "2048", kProgram, kGeneration,
+     "maximum tokens of a generated row, prompt included",
+     "generation_max_length", "", 1, 1 << 24},
+    {"kv_cache_dtype", kChoice, "auto", kProgram, kGeneration,
+     "data type of cached keys and values in generation; int8: 8 bits, with a "
+     "scale for each head of a token; auto: --compute-dtype", "",
+     "auto bfloat16 float16 float32 int8 bf16=bfloat16 fp16=float16 "
+     "fp32=float32"},
+    {"prefill_chunk_size", kInt, "256", kProgram, kGeneration,
+     "tokens of a prompt that generation processes at a time", "", "", 1,
+     65536},
+    {"max_loras", kInt, "0", kProgram, kGeneration,
+     "LoRA adapters among which each row of a generation chooses, in a program "
+     "of --entries generate; 0: all rows use one adapter, which the other LoRA "
+     "options describe", "", "", 0, 4096},
+    {"max_lora_rank", kInt, "16", kProgram, kGeneration,
+     "maximum rank of the adapters of --max-loras", "", "", 1, 65536},
+
+    {"rl", kChoice, "none", kProgram, kSchedule,
+     "training objective. none: next tokens; dpo: prefer the chosen answer of "
+     "a pair to the rejected one, relative to the base; orpo: prefer it by "
+     "odds, without a reference; kto: rows with one answer, desirable or "
+     "undesirable", "", "none dpo orpo kto"},
+    {"beta", kFloat, "0.1", kProgram, kSchedule,
+     "strength of the preference loss of --rl: beta of DPO and KTO, lambda of "
+     "ORPO", "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
+    {"loss_type", kChoice, "auto", kProgram, kSchedule,
+     "loss of --rl. auto: sigmoid for dpo, kto for kto; hinge: for dpo, 0 for "
+     "a pair whose rewards differ by 1 or more; apo_zero_unpaired: for kto, "
+     "without a KL estimate from mismatched answers", "",
+     "auto sigmoid hinge kto apo_zero_unpaired"},
+    {"desirable_weight", kFloat, "1", kProgram, kSchedule,
+     "loss weight of desirable answers in KTO",
+     "kto_desirable_weight kto_chosen_weight", "", 0},
+    {"undesirable_weight", kFloat, "1", kProgram, kSchedule,
+     "loss weight of undesirable answers in KTO",
+     "kto_undesirable_weight kto_rejected_weight", "", 0},
+
+    {"max_steps", kInt, "-1", kRun, kSchedule,
+     "optimizer steps; if positive, overrides --num-train-epochs", "iters", "",
+     -1, 1e15},
+    {"num_train_epochs", kFloat, "3", kRun, kSchedule,
+     "passes over the training data; 0: only evaluate", "epochs num_epochs", "",
+     0, 1e9},
+    {"global_batch_size", kInt, "0", kRun, kSchedule,
+     "rows of an optimizer step on all ranks together; determines "
+     "--gradient-accumulation-steps. 0: not set", "", "", 0, 1e9},
+    {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
+     "micro-batches of an optimizer step on each rank: rows per step = batch "
+     "size x this x data-parallel ranks; auto: from --global-batch-size",
+     "grad_accumulation_steps", "auto", 1, 1 << 20},
+    {"rank_speeds", kNumbers, "[]", kRun, kSchedule,
+     "relative speeds of the data-parallel ranks, such as 3 1: a rank gets "
+     "micro-batches in proportion; empty: from the ranks' GPU models, if "
+     "known", "", "", 1, 1000000},
+    {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
+     "optimizer; adamw_bnb_8bit has 8-bit states, as in bitsandbytes",
+     "optimizer",
+     "adamw_torch adamw_bnb_8bit lion adafactor schedule_free_adamw muon "
+     "adamw=adamw_torch adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
+     "paged_adamw_32bit=adamw_torch paged_adamw=adamw_torch "
+     "adamw_8bit=adamw_bnb_8bit paged_adamw_8bit=adamw_bnb_8bit "
+     "lion_32bit=lion paged_lion_32bit=lion paged_lion=lion"},
+    {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",
+     "lr", "", 0},
+    {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,
+     "learning rate schedule", "lr_scheduler",
+     "linear cosine constant constant_with_warmup"},
+    {"warmup_steps", kInt, "0", kRun, kSchedule,
+     "optimizer steps from a learning rate of 0 to the peak", "", "", 0, 1e15},
+    {"warmup_ratio", kFloat, "0", kRun, kSchedule,
+     "warmup as a fraction of all steps, if --warmup-steps is 0", "", "", 0, 1},
+    {"warmup_rule", kChoice, "transformers", kRun, kSchedule,
+     "how --warmup-ratio becomes a number of steps. transformers: rounded up; "
+     "axolotl: rounded down, but 1 becomes 2; if the ratio is 0, 3 % of all "
+     "steps, at most 100", "", "transformers axolotl"},
+    {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
+     "", 0},
+    {"adam_beta1", kFloat, "0.9", kRun, kSchedule,
+     "decay rate of the optimizer's first moment", "", "", 0, 0.9999999},
+    {"adam_beta2", kFloat, "0.999", kRun, kSchedule,
+     "decay rate of the optimizer's second moment", "", "", 0, 0.9999999},
+    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule,
+     "term that keeps the optimizer's divisor above zero", "", "", 0},
+    {"max_grad_norm", kFloat, "1", kRun, kSchedule,
+     "clip the global gradient norm to this; 0: no clipping",
+     "gradient_clipping clip_grad_norm", "", 0},
+    {"seed", kInt, "42", kRun, kSchedule,
+     "seed of shuffling, dropout, new adapters and sampling", "", "", 0, 9e15},
+    {"ddp_timeout", kInt, "3600", kRun, kSchedule,
+     "seconds that a rank waits for the slowest rank before the run fails", "",
+     "", 1, 1e6},
+    {"reproducible_reductions", kBool, "false", kRun, kSchedule,
+     "add gradients as a tree over the micro-batches of a step, so that 1, 2, "
+     "4 or 8 ranks with the same rows per step give equal bits; slower; not "
+     "with a sharded base"},
+
+    {"packing", kBool, "false", kRun, kData,
+     "put several short rows of JSONL data into one, as TRL does: an epoch "
+     "has fewer steps. See --step-packing to keep the steps", "sample_packing"},
+    {"step_packing", kChoice, "auto", kRun, kData,
+     "put the rows of each step into shared sequences instead of padding them: "
+     "same steps and losses, less time. auto: true for files of rows, unless "
+     "--rl or --parallel pp is used; false for token files, whose "
+     "micro-batches are fixed", "-padding_free", "auto true false"},
+    {"val_set_size", kFloat, "0", kRun, kData,
+     "rows of --train-file to use for validation instead, drawn with --seed: "
+     "a fraction below 1, such as 0.05, or a number", "val_size", "", 0, 1e15},
+    {"dataset_columns", kTextMap, "{}", kRun, kData,
+     "names of columns in the data, such as prompt=question "
+     "completion=answer; system= ignores a column", "columns"},
+    {"row_format", kNames, "[]", kRun, kData,
+     "accepted formats of rows; empty: all. text; completion: prompt and "
+     "completion; chat: messages or conversations; alpaca: instruction and "
+     "output in the Alpaca prompt; turns: instruction and output as turns of "
+     "the chat template"},
+    {"excess_length_strategy", kChoice, "truncate", kRun, kData,
+     "for rows of more than --max-length tokens: truncate cuts the end, drop "
+     "leaves the row out, raise refuses the data", "", "truncate drop raise"},
+    {"dataset_text_field", kString, "text", kRun, kData, "column of plain text",
+     "text_column"},
+    {"dataset_num_proc", kInt, "0", kRun, kData,
+     "processes that tokenize a large file, at most 16; 0: one per CPU",
+     "preprocessing_num_workers dataset_processes", "", 0, 65536},
+    {"completion_only_loss", kBool, "true", kRun, kData,
+     "for rows with prompt and completion: only the completion is in the loss",
+     "mask_prompt"},
+    {"assistant_only_loss", kBool, "true", kRun, kData,
+     "for conversations: only the assistant's turns are in the loss"},
+    {"allow_template_drops", kBool, "false", kRun, kData,
+     "accept conversations whose tools, tool calls, messages or reasoning the "
+     "chat template drops"},
+    {"chat_template", kPath, "", kRun, kData,
+     "chat template to use instead of the tokenizer's: a Jinja file, or "
+     "alpaca, chatml, gemma, gemma3, llama2, llama3, mistral, phi3, qwen2.5, "
+     "vicuna, zephyr; qwen3-training: Qwen3's for several turns and tools; "
+     "llamafactory-NAME: LLaMA-Factory's chatml, gemma, llama3, phi, phi4, "
+     "qwen, qwen3", "chat_template_path",
+     "alpaca chatml gemma gemma3 llama2 llama3 llamafactory-chatml "
+     "llamafactory-gemma llamafactory-llama3 llamafactory-phi "
+     "llamafactory-phi4 llamafactory-qwen llamafactory-qwen3 mistral phi3 "
+     "qwen2.5 qwen3-training vicuna zephyr"},
+
+    {"eval_strategy", kChoice, "no", kRun, kReport,
+     "when to evaluate during training. no: only if --eval-steps is positive; "
+     "steps: every --eval-steps; epoch: after each epoch",
+     "evaluation_strategy", "no steps epoch"},
+    {"eval_steps", kInt, "0", kRun, kReport,
+     "optimizer steps between evaluations, also if --eval-strategy is no; 0: "
+     "as --logging-steps, if --eval-strategy is steps", "", "", 0, 1e15},
+    {"eval_delay", kFloat, "0", kRun, kReport,
+     "no evaluation after fewer than this many optimizer steps, or epochs with "
+     "--eval-strategy epoch; those before training and at its end remain", "",
+     "", 0, 1e15},
+    {"logging_steps", kInt, "10", kRun, kReport,
+     "optimizer steps between log lines", "log_every_n_steps steps_per_report",
+     "", 1, 1e15},
+    {"predict_with_generate", kBool, "false", kRun, kReport,
+     "in each evaluation, also answer the validation rows, greedily, and "
+     "compare the answers with theirs: exact match, f1, ROUGE, answers that "
+     "end. qlora train then compiles a program that also generates, of "
+     "--generation-batch 8 unless another one is given"},
+    {"generation_max_new_tokens", kInt, "auto", kRun, kReport,
+     "maximum tokens of an answer of --predict-with-generate; auto: until the "
+     "row has --generation-length tokens. With qlora train, the default is "
+     "256, or auto if --generation-length is given", "", "auto", 1, 1 << 24},
+    {"compute_metrics", kPath, "", kRun, kReport,
+     "Python file with a function of your own, which gets the answers and "
+     "references of --predict-with-generate and returns further metrics"},
+    {"run_name", kString, "", kOutput, kReport,
+     "name of the run in qlora compare and in sessions/v1 of --output-dir; "
+     "empty: the start time"},
+    {"log_format", kChoice, "text", kRun, kReport,
+     "format of the log on standard output", "", "text json"},
+    {"report_to", kNames, "[]", kOutput, kReport,
+     "tensorboard: write event files too, which 'wandb sync "
+     "--sync-tensorboard' also reads; metrics.jsonl and trainer_log.jsonl are "
+     "always written"},
+    {"logging_dir", kPath, "", kOutput, kReport,
+     "folder for event files of --report-to; empty: runs/DATE_HOST in "
+     "--output-dir"},
+
+    {"save_strategy", kChoice, "steps", kRun, kSaving,
+     "when to write checkpoints; steps and epoch also write one at the end "
+     "and when a signal stops the run", "", "no steps epoch"},
+    {"save_steps", kInt, "500", kRun, kSaving,
+     "optimizer steps between checkpoints; 0: only at the end", "save_every",
+     "", 0, 1e15},
+    {"save_total_limit", kInt, "0", kRun, kSaving,
+     "number of checkpoints to keep, not counting the best one with "
+     "--load-best-model-at-end; 0: all", "", "", 0, 1e9},
+    {"resume_from_checkpoint", kPath, "", kOutput, kSaving,
+     "checkpoint folder to resume from; true or latest: the newest complete "
+     "one in --output-dir, or none if there is none", "resume",
+     "true latest false"},
+    {"load_best_model_at_end", kBool, "false", kRun, kSaving,
+     "write the adapter of the best evaluation at the end"},
+    {"metric_for_best_model", kChoice, "loss", kRun, kSaving,
+     "metric that determines the best evaluation: loss, perplexity, "
+     "token_accuracy, exact_match; with --predict-with-generate also f1, "
+     "rouge1, rouge2, rougeL, rougeLsum, stopped", "",
+     "loss perplexity token_accuracy exact_match f1 rouge1 rouge2 rougeL "
+     "rougeLsum stopped eval_loss=loss eval_perplexity=perplexity "
+     "eval_token_accuracy=token_accuracy eval_exact_match=exact_match "
+     "eval_f1=f1 eval_rouge1=rouge1 eval_rouge2=rouge2 eval_rougeL=rougeL "
+     "eval_rougeLsum=rougeLsum eval_stopped=stopped argmax_match=exact_match "
+     "eval_argmax_match=exact_match"},
+    {"greater_is_better", kChoice, "auto", kRun, kSaving,
+     "whether the best evaluation has the greatest --metric-for-best-model; "
+     "auto: known for each metric", "", "auto true false"},
+    {"early_stopping_patience", kInt, "0", kRun, kSaving,
+     "stop after this many evaluations in a row without improvement; 0: never",
+     "", "", 0, 1e9},
+    {"early_stopping_threshold", kFloat, "0", kRun, kSaving,
+     "minimum change of --metric-for-best-model that counts as an improvement",
+     "", "", 0},
+    {"on_nonfinite", kChoice, "abort", kRun, kSaving,
+     "if a loss or gradient is not finite: abort the run, skip the step, or "
+     "rewind to the newest checkpoint's weights and continue after the step",
+     "", "abort skip rewind"},
+    {"overwrite_output_dir", kBool, "false", kOutput, kSaving,
+     "write into --output-dir even if it is not empty"},
+};
+
+} // namespace
+
+std::span<const OptionRow> optionTable() { return kRows; }
+
+} // namespace qlora

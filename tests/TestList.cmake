@@ -417,7 +417,7 @@ sanitized(asan quick 200 address,undefined asan-build RuntimeBaseTests
 sanitized(asan full 300 address,undefined asan-build-rest RuntimeKernelsTests
           RuntimeDeviceTests RuntimeGenerateTests RuntimePredictTests
           RuntimeWatchTests RuntimeCheckpointTests RuntimeSessionTests
-          KernelTests FrontendTests CudaPlatformTests)
+          RuntimeExtrasTests KernelTests FrontendTests CudaPlatformTests)
 # Runs KernelTests again with cuDNN's gradient that sums in a fixed order.
 test_case(asan-CudnnOrdered full 10 ${CMAKE_CTEST_COMMAND} --test-dir
           ${CMAKE_BINARY_DIR}/asan --output-on-failure -R ^CudnnOrdered$)

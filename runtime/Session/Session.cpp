@@ -18,12 +18,9 @@
 #include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Predict/ResidentMemoryEstimate.h"
 #include "runtime/Session/AnswerEvaluation.h"
-#include "runtime/Session/Dump.h"
 #include "runtime/Session/EvaluatedRows.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/GradientTree.h"
-#include "runtime/Session/HubPush.h"
-#include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramChoice.h"
 #include "runtime/Session/RankConsistencyCheck.h"
@@ -52,7 +49,10 @@ public:
           RankEnvironment env)
       : request(request), module(std::move(loaded.module)),
         options(std::move(loaded.options)), output(std::move(output)),
-        group(std::move(group)), env(std::move(env)) {}
+        group(std::move(group)), env(std::move(env)) {
+    if (request.extras)
+      extras = request.extras(request);
+  }
   ~Session();
 
   /// Runs the session. If any rank fails, all ranks return the same error.
@@ -76,7 +76,7 @@ private:
   Status writeRecord();
   Status announce(const Run &run);
   std::string verbosePlan(const Run &run) const;
-  StatusOr<int> work(const Run &run, Dump *dump);
+  StatusOr<int> work(const Run &run);
   Status finish(const Run &run, const TrainingResult &result);
   Metrics *listener() { return metrics ? &*metrics : nullptr; }
   SessionRequest request;
@@ -99,6 +99,7 @@ private:
   LoadedWeights weights;
   std::unique_ptr<Device> device;
   std::unique_ptr<AnswerEvaluation> answers; ///< null: generates no answers
+  RunExtras extras;
 };
 
 } // namespace
@@ -147,8 +148,6 @@ Status Session::writeRecord() {
 Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
-  if (run.train && options.boolean("push_to_hub"))
-    QLORA_RETURN_IF_ERROR(prepareHub(options));
   QLORA_RETURN_IF_ERROR(
       run.train ? writeRecord()
                 : metrics->open(outputFolder, Metrics::Start::kAppend));
@@ -325,18 +324,15 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
     text += run.memory.measuredText() + "\n";
   text += runEnding(run, result);
   QLORA_RETURN_IF_ERROR(metrics->log(runTotals(run, result), text));
-  for (const Status &status : {writeReport(outputFolder), record.end(),
-                               writeModelCard(run, trainSummary, result)})
+  for (const Status &status : {writeReport(outputFolder), record.end()})
     if (!status.isOk())
       metrics->warn(status.message()); // the adapter is written
-  if (!options.boolean("push_to_hub") || result.stopSignal != 0)
-    return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const std::string address, pushToHub(options));
-  metrics->say("pushed to " + address);
+  for (const auto &extra : extras)
+    QLORA_RETURN_IF_ERROR(extra->end(run, trainSummary, result));
   return Status::ok();
 }
 
-StatusOr<int> Session::work(const Run &run, Dump *dump) {
+StatusOr<int> Session::work(const Run &run) {
   if (!request.evaluationRows.empty())
     QLORA_RETURN_IF_ERROR(writeEvaluatedRows(run, request.evaluationRows));
   if (run.validation && !start.resume)
@@ -348,7 +344,7 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
   if (metrics)
     writer.emplace(run, start.facts, start.resume ? &*start.resume : nullptr);
   QLORA_ASSIGN_OR_RETURN(TrainingResult result,
-                         train(run, {dump, writer ? &*writer : nullptr,
+                         train(run, {extras, writer ? &*writer : nullptr,
                                      start.resume ? &*start.resume : nullptr}));
   if (writer && !writer->finish())
     result.savedStep = 0;
@@ -432,10 +428,10 @@ StatusOr<int> Session::run() {
                 {module, *device, ownBytes(), untouchedBytes(),
                  trainData ? streamBufferBytes(module, group.size()) : 0},
                 hardware};
+  for (const auto &extra : extras)
+    QLORA_RETURN_IF_ERROR(extra->begin(run));
   QLORA_RETURN_IF_ERROR(announce(run));
-  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump,
-                         Dump::open(request.dumpFile, run));
-  QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
+  QLORA_ASSIGN_OR_RETURN(const int code, work(run));
   if (weights.base)
     weights.base->finish();
   warnOfBase();

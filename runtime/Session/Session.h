@@ -9,7 +9,7 @@
 //   read the data; JSONL is tokenised once per machine (TokenCache.h)
 //   refuse ranks that were started differently (RankConsistencyCheck.h)
 //   bind the weights, allocate every arena
-//   print the plan; dump; evaluate; train; evaluate; write the adapter
+//   print the plan; evaluate; train; evaluate; write the adapter
 //
 // Only rank 0 writes files and standard output.
 

@@ -17,6 +17,7 @@
 #include "runtime/Options/Options.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/RankGroup.h"
+#include "runtime/Session/RunExtra.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Weights/LoadWeights.h"
 
@@ -55,6 +56,9 @@ struct SessionRequest {
   const SweepPart *sweep = nullptr; ///< null: not part of a sweep
   /// Programs for the ranks to choose from (ProgramChoice.h), or empty.
   std::vector<std::string> programs = {};
+  /// Makes what the run does besides training (Extras/RunExtras.h). May be
+  /// empty: nothing.
+  std::function<RunExtras(const SessionRequest &)> extras = {};
   bool isGemmTableGiven = false; ///< if not, a checkpoint's table may be used
 };
 

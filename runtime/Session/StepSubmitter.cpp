@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
-    : run(run), dump(dump), options(run.options),
+StepSubmitter::StepSubmitter(const Run &run, const RunExtras &extras)
+    : run(run), extras(extras), options(run.options),
       rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
            LearningRate::warmupOf(options.integer("warmup_steps"),
                                   options.number("warmup_ratio"),
@@ -135,12 +135,6 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   return Status::ok();
 }
 
-Status StepSubmitter::dumpFirst(const SubmittedStep &first) {
-  QLORA_RETURN_IF_ERROR(dump->takeGradients(run));
-  QLORA_RETURN_IF_ERROR(dump->takeDropout(run, first.step));
-  return dump->write();
-}
-
 StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
                                               SignalRequests &requests) {
   qlora_step_block block = this->block(step);
@@ -151,8 +145,9 @@ StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
   QLORA_RETURN_IF_ERROR(agreeOnStep(run, submitted, requests));
   if (submitted.isCut || submitted.labels == 0)
     return submitted;
-  if (dump && updates == 0)
-    QLORA_RETURN_IF_ERROR(dumpFirst(submitted));
+  if (updates == 0)
+    for (const auto &extra : extras)
+      QLORA_RETURN_IF_ERROR(extra->firstGradients(run, step));
   ++updates;
   const HostSlice slice(run.profiler, HostWork::kUpdate);
   QLORA_RETURN_IF_ERROR(run.program.update(block));

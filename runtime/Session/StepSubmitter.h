@@ -8,16 +8,16 @@
 
 #include "runtime/Base/Status.h"
 #include "runtime/Checkpoint/Run.h"
-#include "runtime/Session/Dump.h"
 #include "runtime/Session/LearningRate.h"
+#include "runtime/Session/RunExtra.h"
 #include "runtime/Session/SignalAgreement.h"
 
 namespace qlora {
 
-/// Used by the session's thread. `run` and `dump` (or null) must outlive it.
+/// Used by the session's thread. `run` and `extras` must outlive it.
 class StepSubmitter {
 public:
-  StepSubmitter(const Run &run, Dump *dump);
+  StepSubmitter(const Run &run, const RunExtras &extras);
 
   /// Submits `step`. A step that isCut has sums of losses, but no update.
   StatusOr<SubmittedStep> submit(int64_t step, SignalRequests &requests);
@@ -36,10 +36,9 @@ private:
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status accumulateAsTree(qlora_step_block &block, SubmittedStep &own);
   Status readOwn(int64_t index, qlora_step_block &block, SubmittedStep &own);
-  Status dumpFirst(const SubmittedStep &first);
 
   const Run &run;
-  Dump *const dump;
+  const RunExtras &extras;
   const Options &options;
   const LearningRate rate;
   MicroBatch batch;

@@ -29,7 +29,7 @@ class Trainer {
 public:
   Trainer(const Run &run, const TrainingTools &tools)
       : run(run), tools(tools), options(run.options), total(run.totalSteps),
-        onNonFinite(options.text("on_nonfinite")), submitter(run, tools.dump),
+        onNonFinite(options.text("on_nonfinite")), submitter(run, tools.extras),
         best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
              run.device, run.group.collectives(), run.perStep(), total,

@@ -9,7 +9,7 @@
 #include "runtime/Checkpoint/CheckpointWriter.h"
 #include "runtime/Checkpoint/Resume.h"
 #include "runtime/Checkpoint/Run.h"
-#include "runtime/Session/Dump.h"
+#include "runtime/Session/RunExtra.h"
 #include "runtime/Watch/StepLog.h"
 
 namespace qlora {
@@ -34,7 +34,7 @@ struct TrainingResult {
 
 /// Optional objects of a training; null if absent.
 struct TrainingTools {
-  Dump *dump = nullptr;
+  const RunExtras &extras;
   CheckpointWriter *writer = nullptr; ///< only on rank 0, if it saves
   const ResumePoint *resume = nullptr; ///< checkpoint whose arenas are restored
 };

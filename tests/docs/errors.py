@@ -46,7 +46,7 @@ SHARED = {
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
     # Checks of each field of a module's tables.
     "runtime/Module/*Check.cpp": "train.so is damaged",
-    "runtime/Session/DropoutMasks.cpp": "train.so is damaged",
+    "runtime/Extras/DropoutMasks.cpp": "train.so is damaged",
     # Checks of each field of a safetensors header.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",
     "runtime/Weights/StoredTensors.cpp": "A safetensors file is damaged",

@@ -21,7 +21,7 @@ FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
 # The modules of runtime/. A module includes only itself and earlier modules.
 ROOMS = ("ABI", "Base", "Options", "Kernels", "Module", "Device", "Generate",
          "Ranks", "Weights", "Gguf", "Data", "Predict", "Watch", "Checkpoint",
-         "Session", "Export")
+         "Session", "Extras", "Export")
 # The only file that may call dump() of the JSON library, which throws on bytes
 # that are not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"

@@ -19,6 +19,8 @@
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Extras/RunExtras.h"
+#include "runtime/Extras/Sweep.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Options/CommandLine.h"
 #include "runtime/Options/ObjectiveOptions.h"
@@ -31,7 +33,6 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
 #include "runtime/Session/SharedGpus.h"
-#include "runtime/Session/Sweep.h"
 #include "runtime/Watch/ReportPage.h"
 #include "tools/qlora-run/RunnerOptions.h"
 
@@ -337,6 +338,7 @@ static StatusOr<int> runTool(int argc, char **argv) {
     if (setting.row->name == std::string_view("adapter"))
       request.adapters.push_back(setting.text);
   request.dumpFile = tool.text("dump");
+  request.extras = makeExtras;
   request.evaluationRows = tool.text("evaluation_rows");
   request.device = tool.text("device");
   request.cudaGraphs = tool.boolean("cuda_graphs");

@@ -8,6 +8,7 @@
 
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Extras/RunExtras.h"
 #include "runtime/Session/Session.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
@@ -23,6 +24,7 @@ protected:
     request.modulePath = module;
     request.device = device;
     request.threads = 1;
+    request.extras = makeExtras;
     std::vector<std::pair<const char *, std::string>> settings = {
         {"model_name_or_path", at("model")},
         {"train_file", at("tokens.safetensors")},

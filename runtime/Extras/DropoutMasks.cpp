@@ -2,7 +2,7 @@
 
 // Reads recorded dropouts and draws their masks.
 
-#include "runtime/Session/DropoutMasks.h"
+#include "runtime/Extras/DropoutMasks.h"
 
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Kernels/Math/Philox.h"

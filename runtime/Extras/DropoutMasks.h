@@ -16,8 +16,8 @@
 //     "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":
 //       {"op": 1, "probability": 0.1}, ...}
 
-#ifndef QLORA_RUNTIME_SESSION_DROPOUTMASKS_H
-#define QLORA_RUNTIME_SESSION_DROPOUTMASKS_H
+#ifndef QLORA_RUNTIME_EXTRAS_DROPOUTMASKS_H
+#define QLORA_RUNTIME_EXTRAS_DROPOUTMASKS_H
 
 #include <cstdint>
 #include <span>
@@ -50,4 +50,4 @@ void drawMask(const AdapterDropout &dropout, uint64_t seed, uint64_t microBatch,
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_SESSION_DROPOUTMASKS_H
+#endif // QLORA_RUNTIME_EXTRAS_DROPOUTMASKS_H

@@ -9,8 +9,8 @@
 //
 // A failed run does not affect the others. A sweep needs one rank, on a CPU.
 
-#ifndef QLORA_RUNTIME_SESSION_SWEEP_H
-#define QLORA_RUNTIME_SESSION_SWEEP_H
+#ifndef QLORA_RUNTIME_EXTRAS_SWEEP_H
+#define QLORA_RUNTIME_EXTRAS_SWEEP_H
 
 #include <functional>
 #include <string>
@@ -38,4 +38,4 @@ StatusOr<int> runSweep(const SweepRequest &request, const RankEnvironment &env);
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_SESSION_SWEEP_H
+#endif // QLORA_RUNTIME_EXTRAS_SWEEP_H

@@ -2,7 +2,7 @@
 
 // Joins tp shards of weights for a dump.
 
-#include "runtime/Session/Dump.h"
+#include "runtime/Extras/Dump.h"
 
 #include "tests/runtime/DemoTables.h"
 

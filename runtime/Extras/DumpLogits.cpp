@@ -3,7 +3,7 @@
 // Collects a dump's logits from the blocks that LM heads compute, on all ranks
 // that hold a shard of the logits.
 
-#include "runtime/Session/Dump.h"
+#include "runtime/Extras/Dump.h"
 
 #include <algorithm>
 #include <limits>

@@ -3,7 +3,7 @@
 // Dropout masks that are computed on the host, and records that do not match
 // the module.
 
-#include "runtime/Session/DropoutMasks.h"
+#include "runtime/Extras/DropoutMasks.h"
 #include "runtime/Base/JsonText.h"
 
 #include <gtest/gtest.h>

@@ -25,40 +25,33 @@
 //
 // The dump is held in memory, so the option is only for small models.
 
-#ifndef QLORA_RUNTIME_SESSION_DUMP_H
-#define QLORA_RUNTIME_SESSION_DUMP_H
+#ifndef QLORA_RUNTIME_EXTRAS_DUMP_H
+#define QLORA_RUNTIME_EXTRAS_DUMP_H
 
 #include <list>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/Base/Status.h"
-#include "runtime/Checkpoint/Run.h"
+#include "runtime/Session/RunExtra.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
 /// Collects a dump on rank 0, and on other ranks that hold shards of the base
 /// or of trainable parameters.
-class Dump {
+class Dump : public RunExtra {
 public:
-  /// Takes the logits and weights before step 1. Returns nothing if `path` is
-  /// empty, and on ranks that contribute nothing.
-  static StatusOr<std::optional<Dump>> open(const std::string &path,
-                                            const Run &run);
+  explicit Dump(std::string path) : path(std::move(path)) {}
 
-  /// Adds the gradients; call it after ACCUMULATE_LAST of step 1.
-  Status takeGradients(const Run &run);
-  /// Adds the dropout masks of `step` (0-based), the step of takeGradients().
-  Status takeDropout(const Run &run, int64_t step);
-  /// Writes the file. Only on rank 0.
-  Status write();
+  /// Takes the logits and weights before step 1.
+  Status begin(const Run &run) override;
+  /// Adds the gradients and the dropout masks, and writes the file.
+  Status firstGradients(const Run &run, int64_t step) override;
 
 private:
-  Dump(std::string path, bool isWritten)
-      : path(std::move(path)), isWritten(isWritten) {}
+  Status takeGradients(const Run &run);
+  Status takeDropout(const Run &run, int64_t step);
   Status takeLogits(const Run &run);
   Status takeWeights(const Run &run);
   Status takeStages(const Run &run);
@@ -72,7 +65,6 @@ private:
                  std::span<const uint8_t> bytes);
 
   const std::string path;
-  const bool isWritten;
   std::list<std::vector<uint8_t>> storage; ///< owns the bytes of the items
   std::vector<SafetensorsItem> items;
 };
@@ -92,4 +84,4 @@ std::vector<uint8_t> joinSlices(const LoadedModule &module,
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_SESSION_DUMP_H
+#endif // QLORA_RUNTIME_EXTRAS_DUMP_H

@@ -2,7 +2,7 @@
 
 // Collects and writes a dump.
 
-#include "runtime/Session/Dump.h"
+#include "runtime/Extras/Dump.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Extras/DropoutMasks.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Session/DropoutMasks.h"
 #include "runtime/Weights/ParameterWeight.h"
 
 namespace qlora {
@@ -29,18 +29,29 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
   items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
 }
 
-StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
-                                         const Run &run) {
-  if (!path.empty() && !run.train)
+/// Returns whether a rank contributes to the dump. Ranks that shard the base,
+/// sequences or layers must all join the gathers.
+static bool contributes(const Run &run) {
+  return run.group.rank() == 0 || run.module.meetsInEntries();
+}
+
+Status Dump::begin(const Run &run) {
+  if (!run.train)
     return Status::invalid("--dump needs a training step. Fix: --max-steps 1");
-  // Ranks that shard the base, sequences or layers must all join the gathers.
-  if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
-    return std::optional<Dump>();
-  Dump dump(path, run.group.rank() == 0);
-  QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
-  QLORA_RETURN_IF_ERROR(dump.takeStages(run));
-  QLORA_RETURN_IF_ERROR(dump.takeLogits(run));
-  return std::optional(std::move(dump));
+  if (!contributes(run))
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(takeWeights(run));
+  QLORA_RETURN_IF_ERROR(takeStages(run));
+  return takeLogits(run);
+}
+
+Status Dump::firstGradients(const Run &run, int64_t step) {
+  if (!contributes(run))
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(takeGradients(run));
+  QLORA_RETURN_IF_ERROR(takeDropout(run, step));
+  return run.group.rank() == 0 ? writeSafetensors(path, items, {})
+                               : Status::ok();
 }
 
 /// Returns the step's label count, which divides the step's sums.
@@ -284,10 +295,6 @@ Status Dump::takeItem(Collectives &ranks, int of, const std::string &name,
   form.pop_back();
   add(name, dtype, form, values[static_cast<size_t>(of)]);
   return Status::ok();
-}
-
-Status Dump::write() {
-  return isWritten ? writeSafetensors(path, items, {}) : Status::ok();
 }
 
 } // namespace qlora

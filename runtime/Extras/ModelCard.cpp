@@ -2,7 +2,7 @@
 
 // Sections of the model card, from top to bottom.
 
-#include "runtime/Session/ModelCard.h"
+#include "runtime/Extras/ModelCard.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -13,7 +13,9 @@
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Checkpoint/Adapter.h"
+#include "runtime/Data/DataFiles.h"
 #include "runtime/Session/RunSummary.h"
+#include "runtime/Session/Training.h"
 #include "runtime/Watch/RunFolder.h"
 
 namespace qlora {
@@ -159,8 +161,10 @@ static std::string resultsText(const Run &run, const TrainingResult &result,
   return text + "\n";
 }
 
-std::string modelCard(const Run &run, const DataSummary &data,
-                      const TrainingResult &result, std::string_view metrics) {
+/// Returns the model card. `metrics`: text of metrics.jsonl, with evaluations.
+static std::string cardOf(const Run &run, const DataSummary &data,
+                          const TrainingResult &result,
+                          std::string_view metrics) {
   const std::string base = validText(modelName(run.options));
   const bool isModel = trainsModel(run.module);
   return fmt::format("{}{}\n\n# {} {}\n\nTrained with qlora {}.\n\n",
@@ -171,9 +175,9 @@ std::string modelCard(const Run &run, const DataSummary &data,
          resultsText(run, result, metrics);
 }
 
-Status writeModelCard(const Run &run, const DataSummary &data,
-                      const TrainingResult &result) {
-  const std::string path = run.outputFolder + "/" + kCardFile;
+static Status writeCard(const Run &run, const DataSummary &data,
+                        const TrainingResult &result) {
+  const std::string path = run.outputFolder + "/README.md";
   const auto old = readWholeFile(path);
   if (old.isOk() && old.value().find(kMark) == std::string::npos)
     return Status::invalid("'{}' was not written by qlora and is not replaced; "
@@ -182,8 +186,16 @@ Status writeModelCard(const Run &run, const DataSummary &data,
   const auto metrics =
       readWholeFile(run.outputFolder + "/" + std::string(kMetricsFile));
   return replaceWholeFile(
-      path, modelCard(run, data, result,
-                      metrics.isOk() ? metrics.value() : std::string()));
+      path, cardOf(run, data, result,
+                   metrics.isOk() ? metrics.value() : std::string()));
+}
+
+Status RunCard::end(const Run &run, const DataSummary &data,
+                    const TrainingResult &result) {
+  const Status written = writeCard(run, data, result);
+  if (!written.isOk())
+    run.metrics->warn(written.message()); // the adapter is written
+  return Status::ok();
 }
 
 } // namespace qlora

@@ -2,7 +2,7 @@
 
 // Runs each training of a sweep on its own thread.
 
-#include "runtime/Session/Sweep.h"
+#include "runtime/Extras/Sweep.h"
 
 #include <malloc.h>
 #include <signal.h>

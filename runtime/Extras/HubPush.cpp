@@ -2,7 +2,7 @@
 
 // Calls qlora-data and converts its errors.
 
-#include "runtime/Session/HubPush.h"
+#include "runtime/Extras/HubPush.h"
 
 #include <filesystem>
 #include <vector>
@@ -10,6 +10,7 @@
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
+#include "runtime/Session/Training.h"
 
 namespace qlora {
 
@@ -37,19 +38,28 @@ static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-Status prepareHub(const Options &options) {
+Status HubPush::begin(const Run &run) {
+  const Options &options = run.options;
+  if (!run.metrics || !run.train || !options.boolean("push_to_hub"))
+    return Status::ok();
   return runHubCommand(
              {"create-repository", repositoryId(options),
               options.boolean("hub_private_repo") ? "private" : "public"})
       .status();
 }
 
-StatusOr<std::string> pushToHub(const Options &options) {
+Status HubPush::end(const Run &run, const DataSummary &,
+                    const TrainingResult &result) {
+  const Options &options = run.options;
+  if (!options.boolean("push_to_hub") || result.stopSignal != 0)
+    return Status::ok();
   const std::string folder = options.text("output_dir");
   const std::string id = repositoryId(options);
-  auto pushed = runHubCommand({"push-adapter", id, folder});
-  if (pushed.isOk())
-    return pushed;
+  const auto pushed = runHubCommand({"push-adapter", id, folder});
+  if (pushed.isOk()) {
+    run.metrics->say("pushed to " + pushed.value());
+    return Status::ok();
+  }
   return Status::error(
       pushed.status().code(),
       "the adapter is in '{}' but not on the hub: {}. Fix: hf upload {} {} "

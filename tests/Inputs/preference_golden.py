@@ -4,7 +4,7 @@
 """Writes a golden case of preferences, as TRL's trainers compute it, for the
 model of another case.
 
-    preference_golden.py dpo|kto|apo|orpo FROM TO [BATCHES]
+    preference_golden.py dpo|hinge|kto|apo|orpo FROM TO [BATCHES]
 
 The loss of every micro-batch is the result of `compute_loss` of `DPOTrainer` or
 `KTOTrainer`, or of `ORPOTrainer.get_batch_loss_metrics`. Optimizer and schedule
@@ -16,6 +16,7 @@ has the decoded values of its nf4.safetensors.
 The rows of a micro-batch are:
 
     dpo, orpo   chosen sequences, then rejected sequences
+    hinge       those of dpo; the loss is hinge
     kto         prompts with their answers; then the same prompts, each with the
                 answer of the row before (`KL_completion_ids` of `KTOTrainer`)
     apo         prompts with their answers; the loss is apo_zero_unpaired
@@ -41,11 +42,15 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 STEPS, ACCUMULATION, LENGTH, VOCABULARY = 5, 2, 24, 256
 # Pairs or answers in a micro-batch.
-ROWS = {"dpo": 2, "kto": 3, "apo": 6, "orpo": 2}
-BETA, RATE = {"dpo": 0.3, "kto": 0.3, "apo": 0.3, "orpo": 0.5}, 0.002
+ROWS = {"dpo": 2, "hinge": 2, "kto": 3, "apo": 6, "orpo": 2}
+# With the value of hinge, some pairs have no loss.
+BETA = {"dpo": 0.3, "hinge": 2.0, "kto": 0.3, "apo": 0.3, "orpo": 0.5}
+RATE = 0.002
 WEIGHTS = {"desirable_weight": 1.25, "undesirable_weight": 0.75}
 ANSWERS = {"kto": WEIGHTS,
            "apo": {**WEIGHTS, "loss_type": "apo_zero_unpaired"}}
+PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"}}
+SETTINGS = ANSWERS | PAIRS
 # Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6
 NAMES = ("model_name_or_path", "adapter_name_or_path")
@@ -117,10 +122,10 @@ def make_trainer(kind, model, config, folder):
     common = {"output_dir": folder, "beta": BETA[kind], "report_to": [],
               "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
               "max_length": LENGTH, "remove_unused_columns": False}
-    common |= ANSWERS.get(kind, {})
-    make, settings = {"dpo": (trl.DPOTrainer, trl.DPOConfig),
-                      "orpo": (ORPOTrainer, ORPOConfig)}.get(
-                          kind, (trl.KTOTrainer, trl.KTOConfig))
+    common |= SETTINGS.get(kind, {})
+    make, settings = ((trl.DPOTrainer, trl.DPOConfig) if kind in PAIRS else
+                      (trl.KTOTrainer, trl.KTOConfig) if kind in ANSWERS else
+                      (ORPOTrainer, ORPOConfig))
     return make(model=model, args=settings(**common), peft_config=config,
                 train_dataset=datasets.Dataset.from_list([row] * 4),
                 processing_class=tokenizer())
@@ -140,7 +145,7 @@ def loss_of(kind, trainer, ids, labels, desirable=None):
     if kind in ANSWERS:
         return loss_of_answers(kind, trainer, ids, labels, desirable)
     everything = torch.ones_like(ids)
-    if kind == "dpo":
+    if kind in PAIRS:
         return trainer.compute_loss(trainer.model, {
             "input_ids": ids, "attention_mask": everything,
             "completion_mask": (labels != -100).long()})
@@ -218,14 +223,15 @@ def write_yaml(kind, source, to, batches):
     for name in NAMES:
         values[name] = os.path.relpath(os.path.join(source, values[name]), to)
     values |= {"train_file": os.path.relpath(batches, to),
-               "rl": "kto" if kind in ANSWERS else kind,
+               "rl": ("kto" if kind in ANSWERS else
+                      "dpo" if kind in PAIRS else kind),
                "beta": BETA[kind], "per_device_train_batch_size": ROWS[kind],
                "max_length": LENGTH, "max_steps": STEPS, "warmup_steps": 0,
                "gradient_accumulation_steps": ACCUMULATION,
                "adam_epsilon": EPSILON, "learning_rate": RATE,
                "lr_scheduler_type": "constant",
                "weight_decay": 0.0, "max_grad_norm": 1.0,
-               **ANSWERS.get(kind, {})}
+               **SETTINGS.get(kind, {})}
     with open(os.path.join(to, "train.yaml"), "w") as file:
         file.writelines(f"{name}: {json.dumps(value)}\n"
                         for name, value in values.items())

@@ -17,6 +17,7 @@ static SmallVector<MapAttr> updateMaps(Operation *op) {
 }
 SmallVector<MapAttr> AdamWOp::getRowMaps() { return updateMaps(*this); }
 SmallVector<MapAttr> LionOp::getRowMaps() { return updateMaps(*this); }
+SmallVector<MapAttr> RmsPropOp::getRowMaps() { return updateMaps(*this); }
 SmallVector<MapAttr> ScheduleFreeOp::getRowMaps() { return updateMaps(*this); }
 
 /// Returns the arithmetic of a row update, whose last argument is the scale.
@@ -33,6 +34,13 @@ static SmallVector<Value> finite(const UpdateArithmetic &a, ValueRange updated,
   for (auto [after, before] : llvm::zip_equal(updated, rows.drop_back(2)))
     results.push_back(a.ifFinite(after, before));
   return results;
+}
+
+/// Returns `step` + weight_decay * p, or `step` if p is not decayed.
+static Value withDecay(const UpdateArithmetic &a, Value step, Value p) {
+  if (a.isUndecayed)
+    return step;
+  return a.add(step, a.mul(a.wide(a.step("weight_decay")), p));
 }
 
 /// Follows torch's order of operations:
@@ -70,6 +78,21 @@ SmallVector<Value> LionOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {a.sub(a.decayed(p), size), a.byBeta2(m, g)}, rows);
 }
 
+/// Follows torch.optim.RMSprop with its defaults for alpha and epsilon, which
+/// transformers' Trainer uses:
+///   g = g + weight_decay * p
+///   v = alpha * v + (1 - alpha) * g^2
+///   p = p - lr * g / (sqrt(v) + epsilon)
+SmallVector<Value> RmsPropOp::buildRow(OpBuilder &b, ValueRange rows) {
+  constexpr double kAlpha = 0.99, kEpsilon = 1e-8;
+  const UpdateArithmetic a = arithmeticOf(b, *this, rows);
+  Value p = rows[0], v = rows[1], g = withDecay(a, a.scaled(rows[2]), p);
+  Value newV = a.blend(v, a.number(kAlpha), a.number(1 - kAlpha), a.mul(g, g));
+  Value divisor = a.add(a.sqrt(newV), a.wide(kEpsilon));
+  Value update = a.mul(a.wide(a.rate()), a.div(g, divisor));
+  return finite(a, {a.sub(p, update), newV}, rows);
+}
+
 /// Follows the package schedulefree. p is y; z starts at p. `average` is the
 /// weight of this step's z in the average x:
 ///   v = beta2 * v + (1 - beta2) * g^2
@@ -84,9 +107,7 @@ SmallVector<Value> ScheduleFreeOp::buildRow(OpBuilder &b, ValueRange rows) {
   Value z = a.select(isFirst, y, rows[1]);
   Value newV = a.byBeta2(v, a.mul(g, g));
   Value root = a.div(a.sqrt(newV), a.wide(a.step("bias_correction2_sqrt")));
-  Value d = a.div(g, a.add(root, a.wide(a.step("epsilon"))));
-  if (!a.isUndecayed)
-    d = a.add(d, a.mul(a.wide(a.step("weight_decay")), y));
+  Value d = withDecay(a, a.div(g, a.add(root, a.wide(a.step("epsilon")))), y);
   Value average = a.step("average");
   Value weight = a.mul(
       rate, a.sub(a.mul(a.step("beta1"), a.sub(a.one(), average)), a.one()));

@@ -27,6 +27,7 @@ static constexpr Optimizer kOptimizers[] = {
       {"absmax1", StateExtent::Block},
       {"absmax2", StateExtent::Block}}},
     {"lion", "train.lion", false, {{"state1"}}},
+    {"rmsprop", "train.rmsprop", false, {{"square_avg"}}},
     {"schedule_free",
      "train.schedule_free",
      false,
@@ -61,6 +62,7 @@ static constexpr Choice kChoices[] = {
     {"schedule_free_adamw", "schedule_free"},
     {"adafactor", "adafactor", "adafactor_vector", 2},
     {"muon", "muon", "adamw", 2},
+    {"rmsprop", "rmsprop"},
 };
 
 ArrayRef<OptimizerState> Optimizer::getStates() const {

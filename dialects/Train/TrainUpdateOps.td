@@ -34,6 +34,11 @@ def Train_LionOp : Train_RowUpdate<"lion"> {
   let description = "State m.";
 }
 
+def Train_RmsPropOp : Train_RowUpdate<"rmsprop"> {
+  let summary = "RMSprop as in torch (Hinton, 2012)";
+  let description = "State v. Neither momentum nor centered.";
+}
+
 def Train_ScheduleFreeOp : Train_RowUpdate<"schedule_free"> {
   let summary = "AdamW without a schedule (Defazio et al., 2024)";
   let description = [{

@@ -286,9 +286,11 @@ const OptionRow kRows[] = {
      "micro-batches in proportion; empty: from the ranks' GPU models, if "
      "known", "", "", 1, 1000000},
     {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
-     "optimizer; adamw_bnb_8bit has 8-bit states, as in bitsandbytes",
+     "optimizer: adamw_torch, lion, adafactor, schedule_free_adamw, muon, "
+     "rmsprop, or adamw_bnb_8bit with 8-bit states, as in bitsandbytes",
      "optimizer",
      "adamw_torch adamw_bnb_8bit lion adafactor schedule_free_adamw muon "
+     "rmsprop "
      "adamw=adamw_torch adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
      "paged_adamw_32bit=adamw_torch paged_adamw=adamw_torch "
      "adamw_8bit=adamw_bnb_8bit paged_adamw_8bit=adamw_bnb_8bit "
@@ -306,7 +308,8 @@ const OptionRow kRows[] = {
      "how --warmup-ratio becomes a number of steps. transformers: rounded up; "
      "axolotl: rounded down, but 1 becomes 2; if the ratio is 0, 3 % of all "
      "steps, at most 100", "", "transformers axolotl"},
-    {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
+    {"weight_decay", kFloat, "0", kRun, kSchedule,
+     "weight decay: decoupled; with --optim rmsprop, part of the gradient", "",
      "", 0},
     {"adam_beta1", kFloat, "0.9", kRun, kSchedule,
      "decay rate of the optimizer's first moment", "", "", 0, 0.9999999},

@@ -61,6 +61,8 @@ def optimizer_class(kind):
     if kind == "adafactor":
         return lambda groups, lr: transformers.Adafactor(
             groups, lr=lr, scale_parameter=False, relative_step=False)
+    if kind == "rmsprop":
+        return lambda groups, lr: torch.optim.RMSprop(groups, lr=lr)
     if kind == "schedule_free_adamw":
         import schedulefree
         return lambda groups, lr: schedulefree.AdamWScheduleFree(

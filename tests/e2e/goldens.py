@@ -88,10 +88,10 @@ def check_kernels(work, wanted):
             raise Failure(f"no warning says why {row} runs")
 
 
-def build(tools, case, work, compile_flags, import_flags=()):
+def build(tools, case, work, compile_flags, import_flags=(), name="t.so"):
     """Imports and compiles; returns the module."""
     log = os.path.join(work, "log.txt")
-    model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
+    model, module = os.path.join(work, "m.mlir"), os.path.join(work, name)
     run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
          model, *import_flags], log)
     run([f"{tools}/qloracc", "--target=cpu", model, "-o", module, "--config",

@@ -3,7 +3,8 @@
 
 """A resumed run has the bytes of an uninterrupted one, with every optimizer and
 from every first adapter that changes the base. With every optimizer two ranks
-have the bytes of one rank that accumulates twice as many micro-batches, and a
+have the bytes of one rank that accumulates twice as many micro-batches. So do
+two ranks that shard the updates, if the optimizer's updates can be sharded. A
 program compiled for one optimizer is refused with another.
 
     optimizers.py --tools build/bin
@@ -19,7 +20,9 @@ import goldens
 import safetensors_io
 
 OPTIMIZERS = ("llama-adamw8bit", "llama-lion", "llama-adafactor",
-              "llama-schedulefree", "llama-muon")
+              "llama-schedulefree", "llama-muon", "llama-rmsprop")
+# Optimizers whose updates can be sharded (zero1). shards.py shards AdamW's.
+SHARDED = ("llama-lion", "llama-rmsprop")
 # Cases that are only resumed, on one rank. Two ranks would round tied weights
 # in a different order (see goldens.py).
 RESUMED = ("llama-muon-full", "llama-pissa", "llama-pissa-nf4",
@@ -49,7 +52,7 @@ def compare(what, got, expected):
 def check_case(tools, case, work):
     module = goldens.build(tools, case, work, [])
 
-    def run(name, *flags):
+    def run(name, *flags, module=module):
         folder = os.path.join(work, name)
         goldens.run([f"{tools}/qlora-run", module, "--config",
                      os.path.join(case, "train.yaml"), "--output-dir", folder,
@@ -71,6 +74,12 @@ def check_case(tools, case, work):
         "--gradient-accumulation-steps", str(2 // ranks)), 3)
         for ranks in (1, 2))
     compare("the run of two ranks", two, one)
+    if os.path.basename(case) in SHARDED:
+        sharded = goldens.build(tools, case, work, ["--parallel", "zero1=2"],
+                                name="sharded.so")
+        compare("the run with sharded updates", contents(case, run(
+            "sharded", "--max-steps", "3", "--gpus", "2", module=sharded), 3),
+            one)
     done = subprocess.run([f"{tools}/qlora-run", module, "--optim",
                            "adamw_torch"], capture_output=True, text=True)
     if done.returncode == 0 or "the program was compiled with" \

@@ -102,6 +102,8 @@ train.step update batch 0 length 0 [] {
   train.store_flat trainable, %q : tensor<1x1024xf32>
   // CHECK: train.lion
   %l, %ml = train.lion %p, %m, %g, %scale {rate_scale = 2.0} : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>)
+  // CHECK: train.rmsprop %{{.*}} {undecayed}
+  %s, %vs = train.rmsprop %p, %v, %g, %scale {undecayed} : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>)
   // CHECK: train.schedule_free
   %y, %z, %vz = train.schedule_free %p, %m, %v, %g, %scale {undecayed} : (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1xf32>) -> (tensor<1x1024xf32>, tensor<1x1024xf32>, tensor<1x1024xf32>)
   // CHECK: train.schedule_free_switch %{{.*}}, %{{.*}} {back}

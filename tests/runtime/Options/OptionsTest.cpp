@@ -163,7 +163,7 @@ TEST(Options, YamlErrorsNameTheLine) {
       {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
       {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
                        "adamw_torch, adamw_bnb_8bit, lion, adafactor, "
-                       "schedule_free_adamw, muon"},
+                       "schedule_free_adamw, muon, rmsprop"},
       {"- a\n", ": expects 'key: value' lines"},
       {"lora_target_linear: false\n", ":1: 'lora_target_linear': can only be "
                                       "true; set lora_target_modules instead"},

@@ -258,7 +258,7 @@ TEST_F(Session, MistakesAreOneLine) {
       {{"--gpus", "0"}, "--gpus: expects a number from 1 to 4096, but got 0"},
       {{"--optim", "sgd"},
        "--optim: 'sgd' is not supported; choose from: adamw_torch, "
-       "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon"},
+       "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon, rmsprop"},
       {{"--device", "gpu"},
        "--device: 'gpu' is not supported; choose from: auto, cpu, cuda, null. "
        "To predict a step: --simulate with one of a100, h100, h200, b200, "

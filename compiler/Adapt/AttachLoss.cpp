@@ -82,16 +82,6 @@ static Value cloneReference(func::FuncOp function, Value value) {
   return mapping.lookup(value);
 }
 
-/// Returns a loss's result types: `rows` results with one value per sequence,
-/// then `sums` sums.
-static SmallVector<Type> resultTypes(Value losses, unsigned rows,
-                                     unsigned sums = 7) {
-  RankedTensorType lines = tensorOf(losses);
-  SmallVector<Type> types(rows, lines);
-  types.append(sums, lines.clone({1}));
-  return types;
-}
-
 /// Appends a function argument.
 static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
                                  Type type) {
@@ -108,7 +98,7 @@ LossOp AttachLossPass::buildDpo(OpBuilder &builder, func::FuncOp function,
                                 const Head &head) {
   Value reference = cloneReference(function, head.losses);
   auto loss = DpoLossOp::create(
-      builder, function.getLoc(), resultTypes(head.losses, 1), head.losses,
+      builder, function.getLoc(), DpoLossOp::typesOf(head.losses), head.losses,
       head.labels, reference, llvm::APFloat(double(beta)), hinge);
   return cast<LossOp>(loss.getOperation());
 }
@@ -122,7 +112,7 @@ FailureOr<LossOp> AttachLossPass::buildKto(OpBuilder &builder,
   if (failed(desirable))
     return failure();
   auto loss = KtoLossOp::create(
-      builder, function.getLoc(), resultTypes(head.losses, 1, 8), head.losses,
+      builder, function.getLoc(), KtoLossOp::typesOf(head.losses), head.losses,
       head.labels, reference, *desirable, llvm::APFloat(double(beta)),
       llvm::APFloat(double(desirableWeight)),
       llvm::APFloat(double(undesirableWeight)), mismatched);
@@ -149,7 +139,7 @@ FailureOr<LossOp> AttachLossPass::buildOrpo(OpBuilder &builder,
     return function.emitOpError("has no input 'targets'");
   builder.clone(*head.op, mapping);
   auto loss = OrpoLossOp::create(
-      builder, function.getLoc(), resultTypes(head.losses, 2), head.losses,
+      builder, function.getLoc(), OrpoLossOp::typesOf(head.losses), head.losses,
       head.labels, mapping.lookup(head.losses), mapping.lookup(head.labels),
       llvm::APFloat(double(beta)));
   return cast<LossOp>(loss.getOperation());

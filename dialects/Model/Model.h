@@ -302,6 +302,11 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc, mlir::TypeRange results,
                                                             mlir::ValueRange)>
               build);
 
+/// Returns the types of the results of a loss over sequences, for losses f32
+/// [B]: f32 [B] if a result has no name, else f32 [1].
+llvm::SmallVector<mlir::Type>
+lossTypes(mlir::Value losses, llvm::ArrayRef<llvm::StringLiteral> readNames);
+
 } // namespace qlora::model
 
 #include "dialects/Model/ModelInterfaces.h.inc"

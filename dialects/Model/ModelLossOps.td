@@ -42,22 +42,47 @@ def Model_HeadLossOp
   let hasVerifier = 1;
 }
 
-/// Results of every pair loss that the runtime reads: sums over pairs, f32 [1].
-defvar Model_PairSums = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
-    Model_FloatTensor:$chosen_rewards, Model_FloatTensor:$rejected_rewards,
-    Model_FloatTensor:$right, Model_FloatTensor:$chosen_logps,
-    Model_FloatTensor:$rejected_logps);
-
-/// A loss over pairs of answers to a prompt. A batch has the sequences of all
-/// chosen answers, then those of the rejected answers in the same order.
-/// Operands and slopes are f32 [B]. A pair without labels is not counted.
-class Model_PairLoss<string mnemonic>
+/// A loss of sequences. Operands are f32 [B], one value per sequence. The
+/// results `slopes` are f32 [B] too, for reverse mode. The results `sums` are
+/// f32 [1] and named after the statistics that they are (Enums.def).
+class Model_SequenceLoss<string mnemonic, list<string> slopes,
+                         list<string> sums>
     : Model_Row<mnemonic,
                 [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>],
                 ["isScalarResult"]> {
+  defvar names = !listconcat(slopes, sums);
+  let results = !dag(outs, !listsplat(Model_FloatTensor, !size(names)), names);
+  let extraClassDeclaration = [{
+    /// Words of the statistics, by result; empty for slopes.
+    static constexpr ::llvm::StringLiteral kReadNames[] = {"}]
+      # !interleave(!listconcat(!listsplat("", !size(slopes)), sums),
+                    "\", \"") # [{"};
+    /// Returns the types of the results for losses f32 [B].
+    static ::llvm::SmallVector<::mlir::Type> typesOf(::mlir::Value losses) {
+      return ::qlora::model::lossTypes(losses, kReadNames);
+    }
+  }];
+  let extraClassDefinition = [{
+    ::llvm::StringRef $cppClass::getReadName(unsigned result) {
+      return kReadNames[result];
+    }
+    bool $cppClass::isScalarResult(unsigned result) {
+      return !kReadNames[result].empty();
+    }
+  }];
   let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
+
+/// A loss over pairs of answers to a prompt. A batch has the sequences of all
+/// chosen answers, then those of the rejected answers in the same order. A pair
+/// without labels is not counted.
+class Model_PairLoss<string mnemonic, list<string> slopes = ["slopes"],
+                     list<string> own = []>
+    : Model_SequenceLoss<mnemonic, slopes,
+        !listconcat(["loss_sum", "label_count", "chosen_rewards",
+                     "rejected_rewards", "right_pairs", "chosen_logps",
+                     "rejected_logps"], own)>;
 
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   let summary = "direct preference optimization, sigmoid and hinge loss";
@@ -76,10 +101,10 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$reference, F64Attr:$beta, UnitAttr:$hinge);
-  let results = !con((outs Model_FloatTensor:$slopes), Model_PairSums);
 }
 
-def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
+def Model_OrpoLossOp
+    : Model_PairLoss<"orpo_loss", ["slopes", "prompt_slopes"]> {
   let summary = "odds ratio preference optimization";
   let description = [{
     `losses` and `labels` cover the answers. `prompt_losses` and `prompt_labels`
@@ -99,15 +124,12 @@ def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$prompt_losses, Model_FloatTensor:$prompt_labels,
     F64Attr:$beta);
-  let results = !con((outs Model_FloatTensor:$slopes,
-                      Model_FloatTensor:$prompt_slopes),
-                     Model_PairSums);
 }
 
 def Model_KtoLossOp
-    : Model_Row<"kto_loss",
-                [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>],
-                ["isScalarResult"]> {
+    : Model_SequenceLoss<"kto_loss", ["slopes"],
+        ["loss_sum", "label_count", "chosen_rewards", "rejected_rewards",
+         "chosen_logps", "rejected_logps", "chosen_count", "divergence"]> {
   let summary = "Kahneman-Tversky optimization, and APO-zero of single answers";
   let description = [{
     Each answer is desirable (1) or not (0). `losses` and `labels` have one
@@ -138,13 +160,6 @@ def Model_KtoLossOp
     Model_FloatTensor:$reference, Model_FloatTensor:$desirable, F64Attr:$beta,
     F64Attr:$desirable_weight, F64Attr:$undesirable_weight,
     UnitAttr:$mismatched);
-  let results = (outs Model_FloatTensor:$slopes, Model_FloatTensor:$loss,
-    Model_FloatTensor:$count, Model_FloatTensor:$chosen_rewards,
-    Model_FloatTensor:$rejected_rewards, Model_FloatTensor:$chosen_logps,
-    Model_FloatTensor:$rejected_logps, Model_FloatTensor:$chosen_count,
-    Model_FloatTensor:$divergence);
-  let assemblyFormat = Model_OperandsFormat;
-  let hasVerifier = 1;
 }
 
 #endif // QLORA_DIALECTS_MODEL_MODELLOSSOPS_TD

@@ -78,8 +78,9 @@ public:
                   neg(mul(series, x)), sub(constant(1, row), exp(x)));
   }
 
-  /// Returns Model_PairSums: sums of losses, rewards and log-probabilities. A
-  /// pair is right if the chosen answer has the larger reward.
+  /// Returns the sums of Model_PairLoss, of losses, rewards and
+  /// log-probabilities. A pair is right if the chosen answer has the larger
+  /// reward.
   SmallVector<Value> sums(Value loss, Value rewards, Value logps) const {
     Value one = constant(1, row), zero = constant(0, row);
     Value isRight = compare(Pred::OGT, rewards, ofRejected(rewards));
@@ -98,18 +99,18 @@ private:
 
 } // namespace
 
-/// Returns the name of a result. The first `first` results are rows without a
-/// name; the sums of Model_PairSums follow.
-static StringRef readNameOf(unsigned result, unsigned first) {
-  static constexpr StringLiteral kNames[] = {
-      "loss_sum",    "label_count",  "chosen_rewards", "rejected_rewards",
-      "right_pairs", "chosen_logps", "rejected_logps"};
-  return result < first ? StringRef() : StringRef(kNames[result - first]);
+SmallVector<Type> qlora::model::lossTypes(Value losses,
+                                          ArrayRef<StringLiteral> readNames) {
+  RankedTensorType lines = tensorOf(losses);
+  return llvm::map_to_vector(readNames, [&](StringRef name) -> Type {
+    return name.empty() ? lines : lines.clone({1});
+  });
 }
 
-static LogicalResult verifyLines(Operation *op, unsigned slopes,
-                                 bool hasHalves) {
+static LogicalResult
+verifyLines(Operation *op, ArrayRef<StringLiteral> readNames, bool hasHalves) {
   auto lines = tensorOf(op->getOperand(0));
+  const auto slopes = llvm::count(readNames, "");
   SmallVector<Type> results(op->getResultTypes());
   if (lines.getRank() != 1 || !lines.getElementType().isF32() ||
       (hasHalves && !lines.isDynamicDim(0) && lines.getDimSize(0) % 2) ||
@@ -142,11 +143,9 @@ StringRef HeadLossOp::getReadName(unsigned result) {
 // dpo_loss
 //===----------------------------------------------------------------------===//
 
-LogicalResult DpoLossOp::verify() { return verifyLines(*this, 1, true); }
-StringRef DpoLossOp::getReadName(unsigned result) {
-  return readNameOf(result, 1);
+LogicalResult DpoLossOp::verify() {
+  return verifyLines(*this, kReadNames, true);
 }
-bool DpoLossOp::isScalarResult(unsigned result) { return result > 0; }
 
 SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
@@ -171,11 +170,9 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
 // orpo_loss
 //===----------------------------------------------------------------------===//
 
-LogicalResult OrpoLossOp::verify() { return verifyLines(*this, 2, true); }
-StringRef OrpoLossOp::getReadName(unsigned result) {
-  return readNameOf(result, 2);
+LogicalResult OrpoLossOp::verify() {
+  return verifyLines(*this, kReadNames, true);
 }
-bool OrpoLossOp::isScalarResult(unsigned result) { return result > 1; }
 
 SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
                                         ValueRange arguments) {
@@ -214,16 +211,8 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
 //===----------------------------------------------------------------------===//
 
 LogicalResult KtoLossOp::verify() {
-  return verifyLines(*this, 1, getMismatched());
+  return verifyLines(*this, kReadNames, getMismatched());
 }
-StringRef KtoLossOp::getReadName(unsigned result) {
-  static constexpr StringLiteral kNames[] = {
-      "",           "loss_sum",     "label_count",
-      "chosen_rewards", "rejected_rewards", "chosen_logps",
-      "rejected_logps", "chosen_count", "divergence"};
-  return kNames[result];
-}
-bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
 
 /// Returns the mean of `ratio` over the labelled sequences in [begin, end), or
 /// 0 if the mean is negative. NaN stays NaN, so that clip_norm detects it.

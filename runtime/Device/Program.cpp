@@ -146,7 +146,7 @@ StatusOr<double> Program::finishFloat() {
 }
 
 LossSums &LossSums::operator+=(const LossSums &other) {
-  of = other.of;
+  present |= other.present;
   for (size_t i = 0; i < values.size(); ++i)
     values[i] += other.values[i];
   return *this;
@@ -182,11 +182,8 @@ Status Program::startSums(const qlora_entry &entry) {
 
 StatusOr<LossSums> Program::finishFloats() {
   LossSums read;
-  if (std::ranges::count(sums, QLORA_RESULT_CHOSEN_REWARDS))
-    read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
-                  ? LossSums::Of::kPairs
-                  : LossSums::Of::kAnswers;
   for (qlora_binding_kind kind : sums) {
+    read.setPresent(kind);
     QLORA_ASSIGN_OR_RETURN(read[kind], finishFloat());
   }
   read[QLORA_RESULT_LOSS_SUM] += read.routers();

@@ -8,8 +8,10 @@
 #define QLORA_RUNTIME_DEVICE_PROGRAM_H
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/Base/Status.h"
@@ -41,14 +43,26 @@ static_assert(kStatistics[kStatisticCount - 1] - QLORA_RESULT_LOSS_SUM + 1 ==
 struct LossSums {
   enum class Of { kTokens, kPairs, kAnswers };
 
-  Of of = Of::kTokens;
   /// The statistics (Enums.def), in order; 0 for those that the program does
   /// not have. LOSS_SUM includes ROUTER_LOSS here.
   std::array<double, kStatisticCount> values = {};
+  /// The statistics that the program has.
+  std::bitset<kStatisticCount> present;
 
+  bool has(qlora_binding_kind statistic) const {
+    return present[statistic - QLORA_RESULT_LOSS_SUM];
+  }
+  void setPresent(qlora_binding_kind statistic) {
+    present.set(statistic - QLORA_RESULT_LOSS_SUM);
+  }
+  Of of() const {
+    if (has(QLORA_RESULT_RIGHT_PAIRS))
+      return Of::kPairs;
+    return has(QLORA_RESULT_CHOSEN_COUNT) ? Of::kAnswers : Of::kTokens;
+  }
   /// Whether every context-parallel rank has the sums of whole sequences. If
   /// not, each rank has the sums of its own tokens.
-  bool isOfSequences() const { return of != Of::kTokens; }
+  bool isOfSequences() const { return of() != Of::kTokens; }
   double operator[](qlora_binding_kind statistic) const {
     return values[statistic - QLORA_RESULT_LOSS_SUM];
   }
@@ -94,6 +108,8 @@ public:
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
+  /// The program's statistics.
+  std::span<const qlora_binding_kind> statistics() const { return sums; }
   /// Whether the loss includes a router loss, which needs `mean_labels`.
   bool hasRouterLoss() const;
 

@@ -97,7 +97,7 @@ static Status sumOverRanks(RankGroup &group, Sums &all) {
   if (!group.countsRows())
     all.matches = {};
   if (all.losses.isOfSequences() ? !group.countsRows() : !group.countsSums())
-    all.losses = {.of = all.losses.of};
+    all.losses.values = {};
   int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
                       all.matches.matched, all.hasStopped};
   QLORA_RETURN_IF_ERROR(group.sum(std::span(all.losses.values)));
@@ -140,9 +140,9 @@ static std::string rewardsText(const nlohmann::ordered_json &values) {
 
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result) {
-  if (result.sums.of == LossSums::Of::kTokens)
+  if (result.sums.of() == LossSums::Of::kTokens)
     return "perplexity " + formatShort(result.perplexity);
-  if (result.sums.of == LossSums::Of::kAnswers)
+  if (result.sums.of() == LossSums::Of::kAnswers)
     return rewardsText(values);
   return fmt::format("reward accuracy {:.1f} %, margin {:.4f}",
                      100 * values.at("eval_rewards/accuracies").get<double>(),

@@ -32,8 +32,8 @@ public:
         onNonFinite(options.text("on_nonfinite")), submitter(run, tools.extras),
         best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
-             run.device, run.group.collectives(), run.perStep(), total,
-             options.integer("logging_steps"), run.routerFactor(),
+             run.device, run.program, run.group.collectives(), run.perStep(),
+             total, options.integer("logging_steps"), run.routerFactor(),
              run.module.stages() == 1,
              !run.module.meetsInEntries() &&
                  !options.boolean("reproducible_reductions")},

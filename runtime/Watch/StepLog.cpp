@@ -205,9 +205,9 @@ void addSums(nlohmann::ordered_json &values, const std::string &prefix,
              const LossSums &sums, double routerFactor) {
   if (routerFactor != 0)
     values[prefix + "aux_loss"] = sums.routers() / sums.labels() / routerFactor;
-  if (sums.of == LossSums::Of::kPairs)
+  if (sums.of() == LossSums::Of::kPairs)
     addPairs(values, prefix, sums);
-  if (sums.of == LossSums::Of::kAnswers)
+  if (sums.of() == LossSums::Of::kAnswers)
     addAnswers(values, prefix, sums);
 }
 
@@ -263,11 +263,10 @@ static constexpr size_t kFirstListed =
 
 nlohmann::ordered_json StepLog::state() const {
   nlohmann::ordered_json preferences = nullptr;
-  if (window.sums.of != LossSums::Of::kTokens)
+  if ((window.sums.present >> kFirstListed).any())
     preferences = {
         {"count", window.sums.labels()},
-        {"sums", std::span(window.sums.values).subspan(kFirstListed)},
-        {"are_paired", window.sums.of == LossSums::Of::kPairs}};
+        {"sums", std::span(window.sums.values).subspan(kFirstListed)}};
   return {{"updates", updates},
           {"tokens", tokens},
           {"loss_sum", lossSum},
@@ -291,8 +290,7 @@ nlohmann::ordered_json withPreferences(nlohmann::ordered_json window) {
   if (pairs == window.end() || pairs->is_null())
     return window;
   window["preferences"] = {{"count", pairs->at("count")},
-                           {"sums", pairs->at("sums")},
-                           {"are_paired", true}};
+                           {"sums", pairs->at("sums")}};
   return window;
 }
 
@@ -309,10 +307,10 @@ void StepLog::restore(const nlohmann::ordered_json &state, int64_t stepsDone) {
   window.steps = logged.at("steps");
   window.tokens = logged.at("tokens");
   window.lossSum = logged.at("loss_sum");
+  for (const qlora_binding_kind statistic : run.program.statistics())
+    window.sums.setPresent(statistic);
   if (const auto preferences = logged.find("preferences");
       preferences != logged.end() && !preferences->is_null()) {
-    window.sums.of = preferences->at("are_paired") ? LossSums::Of::kPairs
-                                                   : LossSums::Of::kAnswers;
     window.sums[QLORA_RESULT_LABEL_COUNT] = preferences->at("count");
     const std::vector<double> listed = preferences->at("sums");
     std::ranges::copy(listed | std::views::take(kStatisticCount - kFirstListed),

@@ -83,6 +83,7 @@ struct LoggedRun {
   const Schedule &schedule;
   const RunMemory &memory;
   const Device &device;
+  const Program &program;
   Collectives &ranks;
   int64_t perStep;    ///< micro-batches over all ranks
   int64_t totalSteps;

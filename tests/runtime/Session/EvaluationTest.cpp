@@ -11,7 +11,7 @@ using nlohmann::ordered_json;
 
 TEST(Evaluation, LeavesOutAnswersOfWhichThereAreNone) {
   EvaluationResult result;
-  result.sums.of = LossSums::Of::kAnswers;
+  result.sums.setPresent(QLORA_RESULT_CHOSEN_COUNT);
   const ordered_json chosen = {{"eval_rewards/chosen", 0.5}};
   const ordered_json rejected = {{"eval_rewards/rejected", -0.25}};
   ordered_json both = chosen;

@@ -13,8 +13,7 @@ TEST(StepLog, GoesOnFromPairsOfEarlierCheckpoints) {
   const ordered_json pairs = {{"count", 4.0},
                               {"sums", {1.0, 2.0, 3.0, 4.0, 5.0}}};
   const ordered_json preferences = {{"count", 4.0},
-                                    {"sums", {1.0, 2.0, 3.0, 4.0, 5.0}},
-                                    {"are_paired", true}};
+                                    {"sums", {1.0, 2.0, 3.0, 4.0, 5.0}}};
   EXPECT_EQ(withPreferences({{"pairs", pairs}})["preferences"], preferences);
   for (const ordered_json &own :
        {ordered_json{{"pairs", nullptr}}, ordered_json{{"steps", 2}},

@@ -203,6 +203,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   SmallVector<Value> results = {a.toLines(chosen, rejected),
                                 a.ofPairs(everyToken)};
   results.append(a.sums(loss, a.times(logp, beta), logp));
+  results.push_back(a.total(z));
   return results;
 }
 

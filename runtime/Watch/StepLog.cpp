@@ -174,6 +174,10 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
   values[prefix + "rewards/margins"] = chosen - rejected;
   values[prefix + "logps/chosen"] = mean(QLORA_RESULT_CHOSEN_LOGPS);
   values[prefix + "logps/rejected"] = mean(QLORA_RESULT_REJECTED_LOGPS);
+  // ORPOTrainer: mean of (logp_c - logp_r) - (log1p(-exp(logp_c)) -
+  // log1p(-exp(logp_r))), with mean log-probabilities per token.
+  if (sums.has(QLORA_RESULT_LOG_ODDS))
+    values[prefix + "log_odds_chosen"] = mean(QLORA_RESULT_LOG_ODDS);
 }
 
 /// Adds means over chosen and over rejected answers, if any exist.

@@ -53,6 +53,8 @@ PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"}}
 SETTINGS = ANSWERS | PAIRS
 # Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6
+# Values of ORPOTrainer's log that qlora does not log.
+UNLOGGED = ("nll_loss", "log_odds_ratio")
 NAMES = ("model_name_or_path", "adapter_name_or_path")
 
 
@@ -142,13 +144,14 @@ def loss_of_answers(kind, trainer, ids, labels, desirable):
 
 
 def loss_of(kind, trainer, ids, labels, desirable=None):
+    """Returns the loss and, for orpo, the values that the trainer logs."""
     if kind in ANSWERS:
-        return loss_of_answers(kind, trainer, ids, labels, desirable)
+        return loss_of_answers(kind, trainer, ids, labels, desirable), {}
     everything = torch.ones_like(ids)
     if kind in PAIRS:
         return trainer.compute_loss(trainer.model, {
             "input_ids": ids, "attention_mask": everything,
-            "completion_mask": (labels != -100).long()})
+            "completion_mask": (labels != -100).long()}), {}
     sides = {}
     for side, rows in (("chosen", slice(None, ROWS[kind])),
                        ("rejected", slice(ROWS[kind], None))):
@@ -156,17 +159,23 @@ def loss_of(kind, trainer, ids, labels, desirable=None):
                   f"{side}_labels": labels[rows],
                   f"{side}_attention_mask": everything[rows]}
     sides["prompt_input_ids"] = ids[:ROWS[kind]]
-    return trainer.get_batch_loss_metrics(trainer.model, sides)[0]
+    return trainer.get_batch_loss_metrics(trainer.model, sides)
 
 
 class Logged:
-    """Collects the values that KTOTrainer logs. expected() returns their means
-    over the answers of each step."""
+    """Collects the values that ORPOTrainer and KTOTrainer log. expected()
+    returns their means over the pairs or answers of each step."""
 
     def __init__(self):
         self.steps = {}
 
-    def take(self, trainer, step, desirable):
+    def take_pairs(self, step, said):
+        for name, value in said.items():
+            if not name.startswith("logits/") and name not in UNLOGGED:
+                sums = self.steps.setdefault(name, torch.zeros(STEPS, 2))
+                sums[step] += torch.tensor([value, 1.0])
+
+    def take_answers(self, trainer, step, desirable):
         said, rows = trainer._metrics["train"], len(desirable)
         chosen = int(desirable.sum())
         for name, count in (("kl", rows), *(
@@ -197,10 +206,12 @@ def train(kind, trainer, named, batches):
                 with torch.no_grad():
                     expected["logits"] = model(
                         input_ids=inputs[0]).logits.clone()
-            loss = loss_of(kind, trainer, *inputs) / ACCUMULATION
+            loss, said = loss_of(kind, trainer, *inputs)
+            loss = loss / ACCUMULATION
             loss.backward()
+            logged.take_pairs(step, said)
             if kind in ANSWERS:
-                logged.take(trainer, step, inputs[2][:ROWS[kind]])
+                logged.take_answers(trainer, step, inputs[2][:ROWS[kind]])
             total += loss.item()
         if step == 0:
             expected |= {"grad." + name: p.grad.clone()

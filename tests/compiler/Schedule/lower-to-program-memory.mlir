@@ -85,7 +85,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 //--- overwrite.mlir
 // a is a result, so b adds to a copy of a.
 // OVERWRITE: program.entry evaluate
-// OVERWRITE: %[[NORM:.*]] = program.buffer result offset 40 bytes 4
+// OVERWRITE: %[[NORM:.*]] = program.buffer result offset {{[0-9]+}} bytes 4
 // OVERWRITE: program.launch @matmul(%{{.*}} read {{[a-z0-9]+}}, %{{.*}} read {{[a-z0-9]+}}, %[[NORM]] write {{[a-z0-9]+}})
 // OVERWRITE: %[[B:.*]] = program.buffer activation bytes 4
 // OVERWRITE: program.launch @copy_rows(%[[NORM]] {{[a-z_]+ [a-z0-9]+}}, %[[B]] {{[a-z_]+ [a-z0-9]+}})

@@ -20,3 +20,18 @@ TEST(StepLog, GoesOnFromPairsOfEarlierCheckpoints) {
         ordered_json{{"preferences", preferences}}})
     EXPECT_EQ(withPreferences(own), own);
 }
+
+TEST(StepLog, LogsTheOddsOnlyIfTheProgramHasThem) {
+  LossSums sums;
+  sums.setPresent(QLORA_RESULT_RIGHT_PAIRS);
+  sums[QLORA_RESULT_LABEL_COUNT] = 4;
+  sums[QLORA_RESULT_RIGHT_PAIRS] = 3;
+  sums[QLORA_RESULT_LOG_ODDS] = -2;
+  ordered_json dpo, orpo;
+  addSums(dpo, "eval_", sums, 0);
+  sums.setPresent(QLORA_RESULT_LOG_ODDS);
+  addSums(orpo, "eval_", sums, 0);
+  EXPECT_EQ(dpo["eval_rewards/accuracies"], 0.75);
+  EXPECT_FALSE(dpo.contains("eval_log_odds_chosen"));
+  EXPECT_EQ(orpo["eval_log_odds_chosen"], -0.5);
+}

@@ -165,14 +165,17 @@ static Status readActivation(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(
       const std::string name,
       fields.string(family.keys.activation, family.defaults.activation));
-  for (const auto &[known, activation] : kActivations)
+  std::vector<std::string_view> names;
+  for (const auto &[known, activation] : kActivations) {
     if (name == known)
       config.activation = activation;
+    names.push_back(known);
+  }
   if (!config.activation.empty())
     return Status::ok();
-  return Status::invalid("'{}' is '{}'; supported are gelu, gelu_new, "
-                         "gelu_pytorch_tanh, relu, silu",
-                         family.keys.activation, name);
+  return Status::invalid("'{}' is '{}'; supported are {}",
+                         family.keys.activation, name,
+                         fmt::join(names, ", "));
 }
 
 /// Reads a factor, which is `missing` if the family has no key for it or

@@ -34,6 +34,7 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"gelu_new", "gelu_tanh"},
      {"gelu_pytorch_tanh", "gelu_tanh"},
      {"relu", "relu"},
+     {"relu2", "relu2"},
      {"silu", "silu"},
      {"swish", "silu"}};
 

@@ -38,7 +38,8 @@ def Model_Activation : I32EnumAttr<"Activation", "elementwise function", [
     I32EnumAttrCase<"Gelu", 0, "gelu">,
     I32EnumAttrCase<"GeluTanh", 1, "gelu_tanh">,
     I32EnumAttrCase<"Relu", 2, "relu">,
-    I32EnumAttrCase<"Silu", 3, "silu">]> {
+    I32EnumAttrCase<"Silu", 3, "silu">,
+    I32EnumAttrCase<"Relu2", 4, "relu2">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }

@@ -124,7 +124,8 @@ def Model_ActivationOp : Model_Row<"activation", [SameOperandsAndResultType]> {
   let description = [{
     gelu: x * (1 + erf(x / sqrt(2))) / 2. gelu_tanh: its approximation
     x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. relu: max(x, 0).
-    silu: x * sigmoid(x). Hendrycks and Gimpel, 2016.
+    silu: x * sigmoid(x). Hendrycks and Gimpel, 2016. relu2: max(x, 0)^2. So et
+    al., 2021.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_ActivationAttr:$kind);
   let results = (outs Model_FloatTensor:$result);

@@ -172,6 +172,10 @@ static Value activate(Arithmetic &a, Activation kind, Value x,
   }
   case Activation::Silu:
     return a.mul(x, a.sigmoid(slope == 1 ? x : a.times(x, slope)));
+  case Activation::Relu2: {
+    Value positive = activate(a, Activation::Relu, x);
+    return a.mul(positive, positive);
+  }
   }
   llvm_unreachable("every kind has its arithmetic");
 }

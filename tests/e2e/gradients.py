@@ -61,7 +61,7 @@ CASES = {
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
           : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
-    # All four activations, applied to results of other ops.
+    # All activations, applied to results of other ops.
     "activation": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.activation gelu %x : XX
@@ -71,7 +71,9 @@ CASES = {
       %s = model.activation silu %u : XX
       %m = model.add %s, %x : XX
       %r = model.activation relu %m : XX
-      %y = model.add %r, %u : XX"""),
+      %q = model.activation relu2 %t : XX
+      %a = model.add %r, %u : XX
+      %y = model.add %a, %q : XX"""),
     "rope": ({}, """
       %cos, %sin = model.rope_table %positions
           {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>,

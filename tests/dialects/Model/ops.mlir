@@ -84,6 +84,8 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>, %length
   %6 = model.layer_norm %4, %n, %b {epsilon = 1.0e-5 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
   // CHECK: model.activation gelu_tanh %{{.*}} : tensor<2x4x32xbf16>
   %7 = model.activation gelu_tanh %6 : tensor<2x4x32xbf16>
+  // CHECK: model.activation relu2 %{{.*}} : tensor<2x4x32xbf16>
+  %squared = model.activation relu2 %7 : tensor<2x4x32xbf16>
   // CHECK: model.dropout %{{.*}} {id = 3 : i64, probability = 1.000000e-01 : f64} : tensor<2x4x32xbf16>
   %5 = model.dropout %4 {probability = 0.1 : f64, id = 3} : tensor<2x4x32xbf16>
   // CHECK: model.noise %{{.*}} {id = 4 : i64, magnitude = 5.000000e-01 : f64} : tensor<2x4x32xbf16>

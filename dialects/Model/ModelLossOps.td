@@ -104,7 +104,8 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
 }
 
 def Model_OrpoLossOp
-    : Model_PairLoss<"orpo_loss", ["slopes", "prompt_slopes"], ["log_odds"]> {
+    : Model_PairLoss<"orpo_loss", ["slopes", "prompt_slopes"],
+                     ["log_odds", "chosen_loss", "odds_loss"]> {
   let summary = "odds ratio preference optimization";
   let description = [{
     `losses` and `labels` cover the answers. `prompt_losses` and `prompt_labels`
@@ -117,9 +118,10 @@ def Model_OrpoLossOp
     The loss of a pair is -beta * log sigmoid(z). P pairs add P times the mean
     loss of all tokens of their chosen sequences. A reward is beta * log p;
     `chosen_logps` sums log p. A pair is `right` if its chosen reward is larger.
-    `log_odds` sums z. `slopes` and `prompt_slopes` are the derivatives of the
-    loss sum with respect to the losses. (C1) the operands are f32 [B] each, B
-    even. (C2) the sums are f32 [1]. Hong et al., 2024, as in TRL.
+    `log_odds` sums z. The loss sum is `chosen_loss` + beta * `odds_loss`.
+    `slopes` and `prompt_slopes` are the derivatives of the loss sum with
+    respect to the losses. (C1) the operands are f32 [B] each, B even. (C2) the
+    sums are f32 [1]. Hong et al., 2024, as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$prompt_losses, Model_FloatTensor:$prompt_labels,

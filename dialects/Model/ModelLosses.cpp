@@ -192,8 +192,9 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   Value perToken = a.div(
       a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));
   Value all = a.total(a.add(losses, arguments[2]));
-  Value loss = a.add(a.mul(perToken, all),
-                     a.mul(a.number(beta), a.total(a.softplusOfMinus(z))));
+  Value chosenLoss = a.mul(perToken, all);
+  Value oddsLoss = a.total(a.softplusOfMinus(z));
+  Value loss = a.add(chosenLoss, a.mul(a.number(beta), oddsLoss));
   // d(log odds) / d(loss) is -1 / (labels (1 - p)).
   Value pull = a.times(a.sigmoid(a.neg(z)), beta);
   Value steep = a.div(inverse, rest);
@@ -203,7 +204,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   SmallVector<Value> results = {a.toLines(chosen, rejected),
                                 a.ofPairs(everyToken)};
   results.append(a.sums(loss, a.times(logp, beta), logp));
-  results.push_back(a.total(z));
+  results.append({a.total(z), chosenLoss, oddsLoss});
   return results;
 }
 

@@ -178,6 +178,11 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
   // log1p(-exp(logp_r))), with mean log-probabilities per token.
   if (sums.has(QLORA_RESULT_LOG_ODDS))
     values[prefix + "log_odds_chosen"] = mean(QLORA_RESULT_LOG_ODDS);
+  // The loss is nll_loss - beta * log_odds_ratio, as in ORPOTrainer.
+  if (sums.has(QLORA_RESULT_CHOSEN_LOSS))
+    values[prefix + "nll_loss"] = mean(QLORA_RESULT_CHOSEN_LOSS);
+  if (sums.has(QLORA_RESULT_ODDS_LOSS))
+    values[prefix + "log_odds_ratio"] = -mean(QLORA_RESULT_ODDS_LOSS);
 }
 
 /// Adds means over chosen and over rejected answers, if any exist.

@@ -53,8 +53,6 @@ PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"}}
 SETTINGS = ANSWERS | PAIRS
 # Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6
-# Values of ORPOTrainer's log that qlora does not log.
-UNLOGGED = ("nll_loss", "log_odds_ratio")
 NAMES = ("model_name_or_path", "adapter_name_or_path")
 
 
@@ -171,7 +169,7 @@ class Logged:
 
     def take_pairs(self, step, said):
         for name, value in said.items():
-            if not name.startswith("logits/") and name not in UNLOGGED:
+            if not name.startswith("logits/"):
                 sums = self.steps.setdefault(name, torch.zeros(STEPS, 2))
                 sums[step] += torch.tensor([value, 1.0])
 

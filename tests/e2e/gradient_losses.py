@@ -111,8 +111,8 @@ LOSSES = {
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
   %p, %m, %c2 = model.head_loss %f, %h, %ids
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %t, %loss, %count, %r:6 = model.orpo_loss %l, %n, %p, %m
+  %s, %t, %loss, %count, %r:8 = model.orpo_loss %l, %n, %p, %m
       {{beta = 0.4 : f64}}
       : ({LINES}, {LINES}, {LINES}, {LINES})
-        -> ({LINES}, {LINES}, {", ".join([ONE] * 8)})""",
+        -> ({LINES}, {LINES}, {", ".join([ONE] * 10)})""",
 }

@@ -50,7 +50,8 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // ORPO-NOT: reference
 // ORPO: %[[LOSS:[a-z_0-9]+]], %[[LABELS:[a-z_0-9]+]], %{{.*}} = model.head_loss
 // ORPO: %[[BEFORE:[a-z_0-9]+]], %[[TOKENS:[a-z_0-9]+]], %{{.*}} = model.head_loss %{{.*}}, %{{.*}}, %[[PROMPTS]]
-// ORPO: model.orpo_loss %[[LOSS]], %[[LABELS]], %[[BEFORE]], %[[TOKENS]] {beta = 1.000000e-01 : f64}
+// ORPO: %log_odds, %chosen_loss, %odds_loss = model.orpo_loss %[[LOSS]], %[[LABELS]], %[[BEFORE]], %[[TOKENS]] {beta = 1.000000e-01 : f64}
+// ORPO: return %loss_sum, {{.*}}%log_odds, %chosen_loss, %odds_loss, %correct
 
 // KTO-LABEL: func.func @forward(
 // KTO-SAME: %[[DESIRABLE:[a-z_0-9]+]]: tensor<?xf32> {model.input = "desirable"})

@@ -425,7 +425,7 @@ func.func @kto_loss_c2(%l: tensor<4xf32>) {
 
 func.func @orpo_loss_c2(%l: tensor<4xf32>) {
   // expected-error @+1 {{(C2) expects sums of type 'tensor<1xf32>', but got 'tensor<4xf32>'}}
-  %0:10 = model.orpo_loss %l, %l, %l, %l {beta = 0.1 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  %0:12 = model.orpo_loss %l, %l, %l, %l {beta = 0.1 : f64} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return
 }
 

@@ -149,7 +149,7 @@ train.step accumulate batch 2 length 4 ["ids", "ids"] {
 // -----
 
 func.func @result_c2(%x: tensor<1xf32>) {
-  // expected-error @+1 {{(C2) expects one of loss_sum, label_count, router_loss, chosen_rewards, rejected_rewards, right_pairs, chosen_logps, rejected_logps, chosen_count, divergence, log_odds to accumulate, but got 'grad_norm'}}
+  // expected-error @+1 {{(C2) expects one of loss_sum, label_count, router_loss, chosen_rewards, rejected_rewards, right_pairs, chosen_logps, rejected_logps, chosen_count, divergence, log_odds, chosen_loss, odds_loss to accumulate, but got 'grad_norm'}}
   train.result "grad_norm", %x {accumulate} : tensor<1xf32>
   return
 }

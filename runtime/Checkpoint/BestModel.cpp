@@ -38,20 +38,29 @@ static const MetricRow &metricOf(const std::string &name) {
   return *std::ranges::find(kMetrics, name, &MetricRow::name);
 }
 
+/// Whether every checkpoint has an evaluation: both are numbers of steps, or
+/// both are fractions of all steps, which transformers compares in millionths.
+static bool areMultiples(double saveSteps, double evalSteps) {
+  const double unit = saveSteps < 1 ? 1e6 : 1;
+  return (saveSteps < 1) == (evalSteps < 1) &&
+         std::fmod(std::round(saveSteps * unit),
+                   std::round(evalSteps * unit)) == 0;
+}
+
 /// Checks that evaluations coincide with checkpoints, so the best is saved.
 static Status checkSameSteps(const Options &options) {
   const std::string evaluates = options.text("eval_strategy");
   const std::string saves = options.text("save_strategy");
-  int64_t evalSteps = options.integer("eval_steps");
+  double evalSteps = options.number("eval_steps");
+  const bool isSteps =
+      evaluates == "steps" || (evaluates == "no" && evalSteps > 0);
   if (evalSteps == 0)
-    evalSteps = options.integer("logging_steps");
-  const int64_t saveSteps = options.integer("save_steps");
-  const bool isSteps = evaluates == "steps" ||
-                       (evaluates == "no" && options.integer("eval_steps") > 0);
-  const bool areSame =
-      saves == "epoch" ? evaluates == "epoch"
-                       : saves == "steps" && isSteps && saveSteps > 0 &&
-                             saveSteps % evalSteps == 0;
+    evalSteps = options.number("logging_steps");
+  const double saveSteps = options.number("save_steps");
+  const bool areSame = saves == "epoch"
+                           ? evaluates == "epoch"
+                           : saves == "steps" && isSteps && saveSteps > 0 &&
+                                 areMultiples(saveSteps, evalSteps);
   if (areSame)
     return Status::ok();
   return Status::invalid(
@@ -75,7 +84,7 @@ Status checkBestModelOptions(const Options &options) {
   const bool hasData = !options.paths("validation_file").empty() ||
                        options.number("val_set_size") > 0;
   if (!hasData || (options.text("eval_strategy") == "no" &&
-                   options.integer("eval_steps") == 0))
+                   options.number("eval_steps") == 0))
     return Status::invalid("{}: needs evaluations: give --validation-file FILE "
                            "and --eval-strategy steps or epoch",
                            options.spelling(option));

@@ -128,8 +128,9 @@ std::vector<WeightedPath> weightedPaths(const json &value) {
 StatusOr<json> parseTextMap(const json &raw) {
   json pairs = raw;
   if (raw.is_string()) {
+    const std::string text = raw.get<std::string>();
     QLORA_ASSIGN_OR_RETURN(
-        pairs, yamlTextToJson("[" + raw.get<std::string>() + "]"));
+        pairs, yamlTextToJson(text.starts_with('{') ? text : "[" + text + "]"));
   }
   const auto isText = [](const json &text) { return text.is_string(); };
   if (!pairs.is_structured() || !std::ranges::all_of(pairs, isText))

@@ -27,6 +27,7 @@ static std::string valueHint(const OptionRow &row) {
     return "";
   case OptionType::kInt:
     return orChoice("N");
+  case OptionType::kSteps:
   case OptionType::kFloat:
     return " X";
   case OptionType::kString:

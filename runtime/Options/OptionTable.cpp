@@ -299,9 +299,14 @@ const OptionRow kRows[] = {
      "lr", "", 0},
     {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,
      "learning rate schedule", "lr_scheduler",
-     "linear cosine constant constant_with_warmup"},
-    {"warmup_steps", kInt, "0", kRun, kSchedule,
-     "optimizer steps from a learning rate of 0 to the peak", "", "", 0, 1e15},
+     "linear cosine cosine_with_restarts cosine_with_min_lr "
+     "cosine_warmup_with_min_lr polynomial inverse_sqrt warmup_stable_decay "
+     "rex constant constant_with_warmup"},
+    {"lr_scheduler_kwargs", kTextMap, "{}", kRun, kSchedule,
+     "parameters of --lr-scheduler-type, such as min_lr_rate=0.1"},
+    {"warmup_steps", kSteps, "0", kRun, kSchedule,
+     "optimizer steps from a learning rate of 0 to the peak; below 1: a "
+     "fraction of all steps", "", "", 0, 1e15},
     {"warmup_ratio", kFloat, "0", kRun, kSchedule,
      "warmup as a fraction of all steps, if --warmup-steps is 0", "", "", 0, 1},
     {"warmup_rule", kChoice, "transformers", kRun, kSchedule,
@@ -380,16 +385,17 @@ const OptionRow kRows[] = {
      "when to evaluate during training. no: only if --eval-steps is positive; "
      "steps: every --eval-steps; epoch: after each epoch",
      "evaluation_strategy", "no steps epoch"},
-    {"eval_steps", kInt, "0", kRun, kReport,
-     "optimizer steps between evaluations, also if --eval-strategy is no; 0: "
-     "as --logging-steps, if --eval-strategy is steps", "", "", 0, 1e15},
+    {"eval_steps", kSteps, "0", kRun, kReport,
+     "optimizer steps between evaluations, also if --eval-strategy is no; "
+     "below 1: a fraction of all steps; 0: as --logging-steps, if "
+     "--eval-strategy is steps", "", "", 0, 1e15},
     {"eval_delay", kFloat, "0", kRun, kReport,
      "no evaluation after fewer than this many optimizer steps, or epochs with "
      "--eval-strategy epoch; those before training and at its end remain", "",
      "", 0, 1e15},
-    {"logging_steps", kInt, "10", kRun, kReport,
-     "optimizer steps between log lines", "log_every_n_steps steps_per_report",
-     "", 1, 1e15},
+    {"logging_steps", kSteps, "10", kRun, kReport,
+     "optimizer steps between log lines; below 1: a fraction of all steps",
+     "log_every_n_steps steps_per_report", "", 1e-9, 1e15},
     {"predict_with_generate", kBool, "false", kRun, kReport,
      "in each evaluation, also answer the validation rows, greedily, and "
      "compare the answers with theirs: exact match, f1, ROUGE, answers that "
@@ -418,9 +424,9 @@ const OptionRow kRows[] = {
     {"save_strategy", kChoice, "steps", kRun, kSaving,
      "when to write checkpoints; steps and epoch also write one at the end "
      "and when a signal stops the run", "", "no steps epoch"},
-    {"save_steps", kInt, "500", kRun, kSaving,
-     "optimizer steps between checkpoints; 0: only at the end", "save_every",
-     "", 0, 1e15},
+    {"save_steps", kSteps, "500", kRun, kSaving,
+     "optimizer steps between checkpoints; below 1: a fraction of all steps; "
+     "0: only at the end", "save_every", "", 0, 1e15},
     {"save_total_limit", kInt, "0", kRun, kSaving,
      "number of checkpoints to keep, not counting the best one with "
      "--load-best-model-at-end; 0: all", "", "", 0, 1e9},

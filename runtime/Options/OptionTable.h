@@ -19,10 +19,12 @@ namespace qlora {
 /// Type of an option. Comments give the accepted text and, after an arrow, the
 /// canonical JSON value if it differs from the text.
 enum class OptionType {
-  kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
-  kInt,       ///< integer, or a word of `choices` (kept as text)
-  kFloat,     ///< number; 1e-5 and "1e-5" are both accepted
-  kString,    ///< any text
+  kBool, ///< true, false, yes, no, on, off, 1, 0 -> boolean
+  kInt,  ///< integer, or a word of `choices` (kept as text)
+  /// Number of steps, or a number between 0 and 1: a fraction of all steps.
+  kSteps,
+  kFloat,  ///< number; 1e-5 and "1e-5" are both accepted
+  kString, ///< any text
   /// File or folder; empty: none. OptionScope has the folder to which paths are
   /// relative. A word of `choices` is kept as text.
   kPath,

@@ -252,6 +252,17 @@ static StatusOr<json> inRange(const OptionRow &row, StatusOr<Number> value) {
   return json(*value);
 }
 
+static StatusOr<json> parseSteps(const OptionRow &row, std::string_view text) {
+  QLORA_ASSIGN_OR_RETURN(const double number, parseNumber<double>(text));
+  QLORA_RETURN_IF_ERROR(checkRange(row, number));
+  if (number > 0 && number < 1)
+    return json(number);
+  if (number != std::floor(number))
+    return expected("a number of steps, or a fraction of all steps below 1",
+                    text);
+  return json(static_cast<int64_t>(number));
+}
+
 static bool isStructured(OptionType type) {
   return type == OptionType::kNames || type == OptionType::kTargets ||
          type == OptionType::kLengths || type == OptionType::kTokens ||
@@ -294,6 +305,8 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     if (*row.choices && lowerCase(text) == row.choices)
       return json(row.choices);
     return inRange(row, parseNumber<int64_t>(text));
+  case OptionType::kSteps:
+    return parseSteps(row, text);
   case OptionType::kFloat:
     return inRange(row, parseNumber<double>(text));
   case OptionType::kSize:

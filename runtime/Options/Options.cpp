@@ -15,6 +15,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/AdapterOptions.h"
 #include "runtime/Options/DataValues.h"
+#include "runtime/Options/LearningRate.h"
 #include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Options/OptionValue.h"
 #include "runtime/Options/ParallelMesh.h"
@@ -280,6 +281,7 @@ static Status validateScheduleFree(const Options &o) {
 Status Options::validate() const {
   if (!contradictions.empty())
     return contradictions.begin()->second;
+  QLORA_RETURN_IF_ERROR(LearningRate::check(*this));
   int64_t evalBatch = integer("per_device_eval_batch_size");
   int64_t trainBatch = integer("per_device_train_batch_size");
   if (evalBatch != 0 && evalBatch != trainBatch)
@@ -388,6 +390,12 @@ bool Options::boolean(std::string_view name) const {
 }
 int64_t Options::integer(std::string_view name) const {
   return value(name).get<int64_t>();
+}
+int64_t Options::steps(std::string_view name, int64_t totalSteps) const {
+  const double number = this->number(name);
+  return static_cast<int64_t>(
+      number < 1 ? std::ceil(static_cast<double>(totalSteps) * number)
+                 : number);
 }
 double Options::number(std::string_view name) const {
   return value(name).get<double>();

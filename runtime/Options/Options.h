@@ -89,7 +89,10 @@ public:
   /// for KTO rows with a mismatched answer (Data/KtoKlPairs.h); otherwise 1.
   int64_t linesOfRow() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
-  double number(std::string_view name) const;
+  /// Returns the steps of a kSteps option; a fraction of `totalSteps` is
+  /// rounded up, as in transformers.
+  int64_t steps(std::string_view name, int64_t totalSteps) const;
+  double number(std::string_view name) const;    ///< kFloat, kSteps
   std::string text(std::string_view name) const; ///< kString, kPath, kChoice
   std::vector<std::string> names(std::string_view name) const;
   std::vector<int64_t> lengths(std::string_view name) const;

@@ -15,11 +15,7 @@ namespace qlora {
 
 StepSubmitter::StepSubmitter(const Run &run, const RunExtras &extras)
     : run(run), extras(extras), options(run.options),
-      rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
-           LearningRate::warmupOf(options.integer("warmup_steps"),
-                                  options.number("warmup_ratio"),
-                                  options.text("warmup_rule"), run.totalSteps),
-           run.totalSteps} {}
+      rate(options, run.totalSteps) {}
 
 /// Returns the weight of update `count` (from 1) in the optimizer's running
 /// average. Adafactor: transformers' decay_rate. Schedule-free AdamW: the
@@ -39,7 +35,7 @@ static double weightOf(const std::string &optimizer, double count,
 }
 
 double StepSubmitter::ownFactor() const {
-  const auto warmup = static_cast<double>(rate.warmupSteps);
+  const auto warmup = static_cast<double>(rate.warmupSteps());
   const auto count = static_cast<double>(updates + 1);
   return options.text("optim") == "schedule_free_adamw" && count < warmup
              ? count / warmup
@@ -64,7 +60,7 @@ qlora_step_block StepSubmitter::block(int64_t step) const {
   block.one_minus_beta2 = static_cast<float>(1 - beta2);
   block.update = static_cast<float>(count);
   block.average = static_cast<float>(weightOf(
-      options.text("optim"), count, static_cast<double>(rate.warmupSteps)));
+      options.text("optim"), count, static_cast<double>(rate.warmupSteps())));
   if (run.program.hasRouterLoss())
     block.mean_labels = static_cast<float>(
         run.train->meanLabels(step, run.stepShape));

@@ -8,7 +8,7 @@
 
 #include "runtime/Base/Status.h"
 #include "runtime/Checkpoint/Run.h"
-#include "runtime/Session/LearningRate.h"
+#include "runtime/Options/LearningRate.h"
 #include "runtime/Session/RunExtra.h"
 #include "runtime/Session/SignalAgreement.h"
 

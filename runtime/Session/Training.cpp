@@ -33,7 +33,7 @@ public:
         best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
              run.device, run.program, run.group.collectives(), run.perStep(),
-             total, options.integer("logging_steps"), run.routerFactor(),
+             total, options.steps("logging_steps", total), run.routerFactor(),
              run.module.stages() == 1,
              !run.module.meetsInEntries() &&
                  !options.boolean("reproducible_reductions")},
@@ -208,13 +208,13 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   if (!run.validation)
     return false;
   std::string strategy = options.text("eval_strategy");
-  int64_t every = options.integer("eval_steps");
+  int64_t every = options.steps("eval_steps", total);
   double passed = static_cast<double>(done); // in the unit of eval_delay
   if (strategy == "epoch") {
     every = stepsPerEpoch(run);
     passed /= static_cast<double>(every);
   } else if (strategy == "steps" && every == 0) {
-    every = options.integer("logging_steps");
+    every = options.steps("logging_steps", total);
   }
   return every > 0 && done % every == 0 &&
          passed >= options.number("eval_delay");
@@ -224,8 +224,9 @@ bool Trainer::shouldEvaluate(int64_t done) const {
 /// also writes one, even after a stop signal.
 bool Trainer::shouldSave(int64_t done) const {
   const std::string strategy = options.text("save_strategy");
-  const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
-                                            : options.integer("save_steps");
+  const int64_t every = strategy == "epoch"
+                            ? stepsPerEpoch(run)
+                            : options.steps("save_steps", total);
   const bool isDue = (every > 0 && done % every == 0) || isLast(done);
   return done > 0 && done != result.savedStep &&
          ((strategy != "no" && isDue) || requests.save);

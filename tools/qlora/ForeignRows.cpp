@@ -54,11 +54,6 @@ static const ForeignRow kForeignRows[] = {
     {"lora_modules_to_save", "modules_to_save", kAny, ""},
     {"lora_target_parameters", "target_parameters", kAny, ""},
     {"neat_packing", "packing", kAny, ""},
-    {"evals_per_epoch", "eval_strategy", "1=epoch 0=no",
-     "cannot evaluate several times an epoch: write eval_strategy: steps and "
-     "eval_steps"},
-    {"saves_per_epoch", "save_strategy", "1=epoch 0=no",
-     "cannot save several times an epoch: write save_steps"},
     {"max_new_tokens", "generation_max_new_tokens", kAny, ""},
     {"eval_on_start", "", "*",
      "is not needed: the first evaluation runs before training"},
@@ -143,7 +138,8 @@ static const ForeignRow kForeignRows[] = {
     {"do_predict loraplus_lr_embedding use_galore use_badam "
      "mask_history group_by_length interleave_probs default_system tool_format "
      "shift_attn "
-     "lora_fan_in_fan_out resize_vocab unfrozen_parameters relora_steps "
+     "lora_fan_in_fan_out lr_quadratic_warmup cosine_constant_lr_ratio "
+     "resize_vocab unfrozen_parameters relora_steps "
      "auto_resume_from_checkpoints strict label_smoothing dpo_label_smoothing "
      "rl_label_smoothing pref_ftx simpo_gamma rpo_alpha ld_alpha use_weighting "
      "dpo_use_weighting",

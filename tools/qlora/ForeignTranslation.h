@@ -51,6 +51,9 @@ private:
   Status translateEvalBatch(const YamlEntry &entry);
   Status translateBatch(const YamlEntry &entry);
   Status translateWarmup(const YamlEntry &entry);
+  Status translateScheduler(const YamlEntry &entry);
+  Status translateLeastRate(const YamlEntry &entry);
+  Status translatePerEpoch(const YamlEntry &entry);
   Status translateLossOfInputs(const YamlEntry &entry);
   void addData();
   Status addDefaults();

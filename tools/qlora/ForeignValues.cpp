@@ -36,6 +36,10 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"batch_size", &Translation::translateBatch},
      {"warmup_steps", &Translation::translateWarmup},
      {"warmup_ratio", &Translation::translateWarmup},
+     {"lr_scheduler", &Translation::translateScheduler},
+     {"cosine_min_lr_ratio", &Translation::translateLeastRate},
+     {"evals_per_epoch", &Translation::translatePerEpoch},
+     {"saves_per_epoch", &Translation::translatePerEpoch},
      {"train_on_inputs", &Translation::translateLossOfInputs},
      {"train_on_prompt", &Translation::translateLossOfInputs}};
 
@@ -251,6 +255,57 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
     if (word != "auto")
       add(entry, "warmup_ratio", entry.value);
   }
+  return Status::ok();
+}
+
+/// Leaves axolotl's cosine with a least rate to translateLeastRate().
+Status Translation::translateScheduler(const YamlEntry &entry) {
+  const json *least = find("cosine_min_lr_ratio");
+  if (!least || isOffWord(foreignNameOf(*least)) ||
+      foreignNameOf(entry.value) != "cosine")
+    file.entries.push_back(entry);
+  return Status::ok();
+}
+
+/// As in axolotl, the least rate changes only the schedules cosine, which is
+/// the default, and rex.
+Status Translation::translateLeastRate(const YamlEntry &entry) {
+  const json *named = find("lr_scheduler");
+  const std::string scheduler = named ? foreignNameOf(*named) : "cosine";
+  const std::string least = foreignNameOf(entry.value);
+  if (isOffWord(least))
+    return Status::ok();
+  if (scheduler != "cosine" && scheduler != "rex")
+    return note(entry, "has no effect with lr_scheduler {}", scheduler),
+           Status::ok();
+  if (scheduler == "cosine")
+    add(entry, "lr_scheduler_type", "cosine_with_min_lr");
+  add(entry, "lr_scheduler_kwargs", {{"min_lr_rate", least}});
+  return Status::ok();
+}
+
+/// axolotl divides all steps equally. If that is one step or more for an epoch,
+/// it evaluates or saves after each epoch.
+Status Translation::translatePerEpoch(const YamlEntry &entry) {
+  const std::string word = foreignNameOf(entry.value);
+  std::string epochs = flagOf("num_train_epochs");
+  for (const char *key : {"num_epochs", "num_train_epochs"})
+    if (const json *value = find(key); value && epochs.empty())
+      epochs = foreignNameOf(*value);
+  double times = 0, all = 1;
+  std::from_chars(word.data(), word.data() + word.size(), times);
+  std::from_chars(epochs.data(), epochs.data() + epochs.size(), all);
+  const bool saves = entry.key == "saves_per_epoch";
+  const char *strategy = saves ? "save_strategy" : "eval_strategy";
+  if (isOffWord(word))
+    return add(entry, strategy, "no"), Status::ok();
+  if (!(times * all > 0))
+    return refused("takes a number above 0");
+  if (times * all <= 1)
+    return add(entry, strategy, "epoch"), Status::ok();
+  add(entry, strategy, "steps");
+  add(entry, saves ? "save_steps" : "eval_steps",
+      fmt::format("{}", 1 / (times * all)));
   return Status::ok();
 }
 

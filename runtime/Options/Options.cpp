@@ -174,7 +174,7 @@ Status Options::applyYaml(const std::string &path) {
 }
 
 Status Options::applyEntries(std::span<const YamlEntry> entries,
-                             const std::string &path) {
+                             const std::string &path, Problems problems) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
   // A file with most options was written by resolvedYaml(): users set only a
@@ -187,10 +187,9 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
     Status status = name.isRefused() && !isResolved
                         ? refusedOption(name)
                         : applyYamlEntry(entry, folder, where, given);
-    if (!status.isOk())
-      return status.withContext(where);
+    problems.add(status.withContext(where), entry.line);
   }
-  return Status::ok();
+  return problems.status(path);
 }
 
 Status Options::applySettings(std::span<const OptionSetting> settings) {

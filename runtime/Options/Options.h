@@ -30,6 +30,7 @@
 #include "runtime/Options/DataValues.h"
 #include "runtime/Options/OptionTable.h"
 #include "runtime/Options/OptionValue.h"
+#include "runtime/Options/Problems.h"
 
 namespace qlora {
 
@@ -62,8 +63,9 @@ public:
 
   /// Applies entries read from `path`. A tool may have translated their names
   /// from other configuration formats (tools/qlora/ForeignConfigKeys.h).
+  /// Returns all errors together, with the problems found before.
   Status applyEntries(std::span<const YamlEntry> entries,
-                      const std::string &path);
+                      const std::string &path, Problems problems = {});
 
   /// Applies, in order, the settings whose row is in this table. If an option
   /// repeats, the last setting wins, but kPaths options collect all paths. Two

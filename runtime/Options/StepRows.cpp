@@ -10,7 +10,7 @@ namespace qlora {
 
 static constexpr const char *kGlobal = "global_batch_size";
 static constexpr const char *kBatch = "per_device_train_batch_size";
-static constexpr const char *kSteps = "gradient_accumulation_steps";
+static constexpr const char *kAccumulation = "gradient_accumulation_steps";
 
 std::string stepRowsText(int64_t batch, int64_t ranks, int64_t accumulation) {
   return fmt::format("{} x {} x {} accumulated = {} a step",
@@ -34,26 +34,27 @@ static Status cannotShare(const Options &options, int64_t batch,
 
 bool isAccumulationGiven(const Options &options) {
   using enum Options::Source;
-  const Options::Source source = options.source(kSteps);
-  if (options.value(kSteps) == "auto" || source < options.source(kGlobal))
+  const Options::Source source = options.source(kAccumulation);
+  if (options.value(kAccumulation) == "auto" ||
+      source < options.source(kGlobal))
     return false;
   return source > kRecorded ||
-         (source == kRecorded && options.value(kSteps) != 1);
+         (source == kRecorded && options.value(kAccumulation) != 1);
 }
 
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {
   const int64_t rows = options.integer(kGlobal);
   if (rows == 0)
-    return options.integer(kSteps);
+    return options.integer(kAccumulation);
   const int64_t batch = options.integer(kBatch);
   if (rows % (batch * ranks) != 0)
     return cannotShare(options, batch, ranks);
   const int64_t steps = rows / (batch * ranks);
-  if (isAccumulationGiven(options) && options.integer(kSteps) != steps)
-    return Status::invalid("{} {} is {}, but {} is {}; remove one",
-                           options.spelling(kGlobal), rows,
-                           stepRowsText(batch, ranks, steps),
-                           options.spelling(kSteps), options.integer(kSteps));
+  if (isAccumulationGiven(options) && options.integer(kAccumulation) != steps)
+    return Status::invalid(
+        "{} {} is {}, but {} is {}; remove one", options.spelling(kGlobal),
+        rows, stepRowsText(batch, ranks, steps),
+        options.spelling(kAccumulation), options.integer(kAccumulation));
   return steps;
 }
 
@@ -71,7 +72,7 @@ StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
   if (isAccumulationGiven(options))
     return Status::invalid(
         "{} is computed from {} and the batch size of {}; remove it",
-        options.spelling(kSteps), options.spelling(kGlobal),
+        options.spelling(kAccumulation), options.spelling(kGlobal),
         options.spelling("auto_find_batch_size"));
   if (rows % ranks != 0)
     return cannotShare(options, 1, ranks);

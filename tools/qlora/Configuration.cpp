@@ -423,12 +423,10 @@ StatusOr<Configuration> configure(const CommandLine &line,
   if (!config.empty()) {
     QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
     takeRevision(written, revision);
-    QLORA_ASSIGN_OR_RETURN(file, translateForeignConfigKeys(
-                                     {written,
-                                      config,
-                                      settings,
-                                      {machines.ranks, machines.localRanks}}));
-    QLORA_RETURN_IF_ERROR(result.options.applyEntries(file.entries, config));
+    file = translateForeignConfigKeys(
+        {written, config, settings, {machines.ranks, machines.localRanks}});
+    QLORA_RETURN_IF_ERROR(result.options.applyEntries(
+        file.entries, config, std::move(file.problems)));
     result.notes = file.notes;
   }
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));

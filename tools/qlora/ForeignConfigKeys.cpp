@@ -220,22 +220,8 @@ void Translation::noteTool() {
   file.notes.insert(file.notes.begin(), text);
 }
 
-StatusOr<ForeignFile> Translation::run() {
-  auto found = toolOf(entries, path);
-  if (found.isOk())
-    tool = *found;
-  for (const YamlEntry &entry : entries)
-    if (Status status = translate(entry); !status.isOk())
-      return status.withContext(
-          fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
-  // Report a refused key first, then keys that belong to different tools.
-  QLORA_RETURN_IF_ERROR(found.status());
-  QLORA_ASSIGN_OR_RETURN(const auto parallel,
-                         translateParallel(entries, path, request.ranks));
-  file.entries.insert(file.entries.end(), parallel.begin(), parallel.end());
-  addData();
-  if (!tool)
-    return std::move(file);
+/// Applies what holds for all files of the tool.
+Status Translation::applyTool() {
   QLORA_RETURN_IF_ERROR(checkAdapter());
   QLORA_RETURN_IF_ERROR(addDefaults());
   turnOffDropout();
@@ -244,11 +230,32 @@ StatusOr<ForeignFile> Translation::run() {
                         valueOf("lora_target_modules").empty() &&
                         valueOf("adapter_name_or_path").empty();
   noteTool();
+  return Status::ok();
+}
+
+ForeignFile Translation::run() {
+  auto found = toolOf(entries, path);
+  if (found.isOk())
+    tool = *found;
+  for (const YamlEntry &entry : entries)
+    file.problems.add(translate(entry).withContext(fmt::format(
+                          "{}:{}: '{}'", path, entry.line, entry.key)),
+                      entry.line);
+  // A refused key often decides to which tool the file belongs.
+  if (file.problems.isEmpty())
+    file.problems.add(found.status());
+  auto parallel = translateParallel(entries, path, request.ranks);
+  file.problems.add(parallel.status());
+  if (parallel.isOk())
+    std::ranges::move(*parallel, std::back_inserter(file.entries));
+  addData();
+  // What is wrong with a tool's file as a whole may follow from a refused key.
+  if (tool && file.problems.isEmpty())
+    file.problems.add(applyTool());
   return std::move(file);
 }
 
-StatusOr<ForeignFile>
-translateForeignConfigKeys(const ForeignRequest &request) {
+ForeignFile translateForeignConfigKeys(const ForeignRequest &request) {
   return Translation(request).run();
 }
 

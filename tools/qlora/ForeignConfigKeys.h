@@ -35,9 +35,10 @@ struct ForeignFile {
   std::vector<std::string> notes;
   /// The file leaves lora_target_modules to PEFT, which chooses by model type.
   bool hasPeftTargets = false;
+  Problems problems; ///< keys and values that are refused
 };
 
-StatusOr<ForeignFile> translateForeignConfigKeys(const ForeignRequest &request);
+ForeignFile translateForeignConfigKeys(const ForeignRequest &request);
 
 } // namespace qlora
 

@@ -27,12 +27,13 @@ public:
   explicit Translation(const ForeignRequest &request)
       : request(request), path(request.path), entries(request.entries) {}
 
-  StatusOr<ForeignFile> run();
+  ForeignFile run();
 
 private:
   using Handler = Status (Translation::*)(const YamlEntry &);
   static const std::map<std::string_view, Handler> kHandlers;
 
+  Status applyTool();
   Status translate(const YamlEntry &entry);
   Status translateNull(const YamlEntry &entry);
   Status translateRow(const YamlEntry &entry);

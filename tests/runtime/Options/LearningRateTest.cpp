@@ -17,7 +17,7 @@ namespace {
 using nlohmann::ordered_json;
 using Settings = std::vector<std::pair<const char *, std::string>>;
 
-Status apply(Options &options, const Settings &values) {
+Status applyAll(Options &options, const Settings &values) {
   std::vector<OptionSetting> settings;
   for (const auto &[name, text] : values)
     settings.push_back({findOption(optionTable(), name), text, name});
@@ -26,14 +26,14 @@ Status apply(Options &options, const Settings &values) {
 
 LearningRate rateOf(const Settings &values, int64_t total) {
   Options options;
-  EXPECT_TRUE(apply(options, values).isOk());
+  EXPECT_TRUE(applyAll(options, values).isOk());
   EXPECT_TRUE(options.validate().isOk());
   return LearningRate(options, total);
 }
 
 std::string errorOf(Settings values) {
   Options options;
-  const Status status = apply(options, values);
+  const Status status = applyAll(options, values);
   return std::string(status.isOk() ? options.validate().message()
                                    : status.message());
 }
@@ -112,7 +112,7 @@ TEST(LearningRate, RefusesWrongParameters) {
 
 TEST(LearningRate, StepsMayBeAFraction) {
   Options options;
-  ASSERT_TRUE(apply(options, {{"save_steps", "0.25"}}).isOk());
+  ASSERT_TRUE(applyAll(options, {{"save_steps", "0.25"}}).isOk());
   EXPECT_EQ(options.steps("save_steps", 41), 11); // ceil(10.25)
   EXPECT_EQ(options.steps("logging_steps", 41), 10);
 }

@@ -347,7 +347,7 @@ class WordsTest(ForeignTest):
             "lora_target_modules: [q_proj]\n",
             {"lora-target-modules": '["q_proj"]'})
         for text in ("torch_dtype: auto", "gradient_checkpointing: unsloth",
-                     "warmup_steps: 0.1", "save_steps: 0.25"):
+                     "warmup_steps: 1.5"):
             self.assertIn(f"train.yaml:3: '{text.split(':')[0]}': ",
                           self.refusal(self.HEAD + text + "\n"))
         self.assertIn("'pure_bf16': keeps trainable parameters in bfloat16",

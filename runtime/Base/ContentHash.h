@@ -8,6 +8,8 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,6 +28,19 @@ public:
 
   void add(std::string_view text);
   void add(std::span<const int64_t> numbers);
+  /// Adds at(0), ..., at(count - 1) as one item: the same as add() of an array
+  /// of them, without the array.
+  template <typename T, typename At> void addEach(int64_t count, const At &at) {
+    std::array<T, 1024> window;
+    for (int64_t first = 0; first < count; first += std::ssize(window)) {
+      const int64_t size = std::min(count - first, std::ssize(window));
+      for (int64_t i = 0; i < size; ++i)
+        window[static_cast<size_t>(i)] = static_cast<T>(at(first + i));
+      update(window.data(), static_cast<size_t>(size) * sizeof(T));
+    }
+    const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(T);
+    update(&bytes, sizeof bytes);
+  }
   /// Adds the file's content; returns kNotFound if it cannot be read.
   Status addFile(const std::string &path);
   /// Returns 32 hexadecimal digits for the items added so far.

@@ -101,16 +101,19 @@ static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
     return summary;
   for (const WeightedPath &file : mix.files)
     QLORA_RETURN_IF_ERROR(addCounts(file.path, summary));
-  std::vector<int64_t> lengths;
+  std::map<int64_t, int64_t> rowsOf;
   for (int64_t row = 0; row < summary.rows; ++row) {
-    lengths.push_back(dataset.length(row));
+    ++rowsOf[dataset.length(row)];
     summary.tokens += dataset.tokens(row);
     summary.labelledTokens += dataset.labels(row);
   }
-  const auto middle = lengths.begin() + std::ssize(lengths) / 2;
-  std::ranges::nth_element(lengths, middle);
-  summary.median = *middle;
-  summary.longest = *std::ranges::max_element(lengths);
+  int64_t shorter = 0;
+  for (const auto &[length, rows] : rowsOf) {
+    if (shorter <= summary.rows / 2)
+      summary.median = length;
+    shorter += rows;
+    summary.longest = length;
+  }
   return summary;
 }
 

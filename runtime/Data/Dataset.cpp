@@ -11,56 +11,9 @@
 
 namespace qlora {
 
-int64_t DatasetRows::count() const {
-  if (!chosen.empty())
-    return static_cast<int64_t>(chosen.size());
-  int64_t rows = 0;
-  for (const TokenStore &store : *stores)
-    rows += store.rows() / sides;
-  return rows;
-}
-
-std::pair<const TokenStore *, int64_t> DatasetRows::find(int64_t row) const {
-  int64_t number = chosen.empty() ? row : chosen[static_cast<size_t>(row)];
-  const TokenStore *store = stores->data();
-  for (; number >= store->rows() / sides; ++store)
-    number -= store->rows() / sides;
-  return {store, number * sides};
-}
-
-int64_t DatasetRows::length(int64_t row) const {
-  const auto [store, number] = find(row);
-  int64_t longest = 0;
-  for (int64_t side = 0; side < sides; ++side)
-    longest = std::max(longest, store->length(number + side));
-  return longest;
-}
-
-int64_t DatasetRows::sumOfSides(int64_t row, int64_t (TokenStore::*of)(int64_t)
-                                                 const) const {
-  const auto [store, number] = find(row);
-  int64_t sum = 0;
-  for (int64_t side = 0; side < sides; ++side)
-    sum += ((*store).*of)(number + side);
-  return sum;
-}
-
-int64_t DatasetRows::tokens(int64_t row) const {
-  return sumOfSides(row, &TokenStore::length);
-}
-
-int64_t DatasetRows::labels(int64_t row) const {
-  return sumOfSides(row, &TokenStore::labels);
-}
-
-int64_t DatasetRows::answer(int64_t row) const {
-  return sumOfSides(row, &TokenStore::answer);
-}
-
 static StatusOr<std::unique_ptr<Dataset>>
 makeDataset(DatasetRows rows, const CompiledVariants &variants,
-            ScheduleOptions options) {
-  std::vector<int64_t> lengths;
+            const ScheduleOptions &options) {
   rows.sides = rows.isWhole() ? 1 : variants.sidesInFile();
   rows.hasMismatched = variants.isUnpaired && variants.sides == 2;
   const bool joinsRows =
@@ -69,15 +22,10 @@ makeDataset(DatasetRows rows, const CompiledVariants &variants,
   rows.hasOneSegment =
       (rows.isWhole() || !joinsRows) &&
       std::ranges::none_of(*rows.stores, &TokenStore::hasSegments);
-  for (int64_t row = 0; row < rows.count(); ++row) {
-    lengths.push_back(rows.length(row));
-    if (rows.hasMismatched && !rows.isWhole())
-      options.answers.push_back(rows.answer(row));
-  }
+  const auto shared = std::make_shared<const DatasetRows>(std::move(rows));
   QLORA_ASSIGN_OR_RETURN(auto schedule,
-                         Schedule::make(std::move(lengths), variants,
-                                        rows.isWhole(), options));
-  return std::make_unique<Dataset>(std::move(rows), std::move(schedule));
+                         Schedule::make(shared, variants, options));
+  return std::make_unique<Dataset>(shared, std::move(schedule));
 }
 
 /// Refuses weights and a validation split for token files.
@@ -125,6 +73,27 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
                          name);
 }
 
+/// Names the user's file in an error, if the error names a cached file.
+static Status named(const Status &status, const DataMix &mix, size_t file) {
+  return mix.names.empty() || mix.names[file] == mix.files[file].path
+             ? status
+             : status.withContext(mix.names[file]);
+}
+
+/// Reads all files, and makes their indexes in one block of memory.
+static Status scanFiles(DatasetRows::Stores &stores, const DataMix &mix) {
+  uint64_t bytes = 0;
+  for (const TokenStore &store : stores)
+    bytes += store.indexBytes();
+  QLORA_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::anonymous(bytes));
+  const auto shared = std::make_shared<const HostMemory>(std::move(memory));
+  for (size_t i = 0; i < stores.size(); ++i) {
+    bytes -= stores[i].indexBytes();
+    QLORA_RETURN_IF_ERROR(named(stores[i].scan(shared, bytes), mix, i));
+  }
+  return Status::ok();
+}
+
 StatusOr<DataParts> openMix(const DataMix &mix,
                             const CompiledVariants &variants,
                             const ScheduleOptions &options) {
@@ -135,9 +104,8 @@ StatusOr<DataParts> openMix(const DataMix &mix,
     const auto &[path, weight] = mix.files[i];
     const std::string &name = mix.names.empty() ? path : mix.names[i];
     auto store = TokenStore::open(path, variants);
-    // Name the user's file in the error, not the cached one.
     if (!store.isOk())
-      return name == path ? store.status() : store.status().withContext(name);
+      return named(store.status(), mix, i);
     QLORA_RETURN_IF_ERROR(checkObjective(*store, name, variants));
     stores->push_back(std::move(*store));
     sources.push_back({name,
@@ -148,7 +116,9 @@ StatusOr<DataParts> openMix(const DataMix &mix,
     isPlain = isPlain && weight == 1;
   }
   QLORA_RETURN_IF_ERROR(checkMix(*stores, mix));
+  QLORA_RETURN_IF_ERROR(scanFiles(*stores, mix));
   RowSelection chosen;
+  QLORA_RETURN_IF_ERROR(checkRowNumbers(sources));
   if (!isPlain) {
     QLORA_ASSIGN_OR_RETURN(
         chosen, selectRows(sources, mix.validationSize, options.seed));
@@ -166,10 +136,13 @@ StatusOr<DataParts> openMix(const DataMix &mix,
 }
 
 void Dataset::identify(ContentHash &hash) const {
-  for (const TokenStore &store : *data.stores)
+  for (const TokenStore &store : *data->stores)
     store.identify(hash);
-  if (!data.chosen.empty())
-    hash.add(data.chosen);
+  const std::vector<uint32_t> &chosen = data->chosen;
+  if (!chosen.empty())
+    hash.addEach<int64_t>(std::ssize(chosen), [&](int64_t i) {
+      return chosen[static_cast<size_t>(i)];
+    });
 }
 
 StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
@@ -182,24 +155,25 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
   out.clear(layout.shape);
-  out.hasOneSegment = data.hasOneSegment;
+  out.hasOneSegment = data->hasOneSegment;
   for (size_t line = 0; line < layout.lines.size(); ++line) {
     int64_t offset = 0;
     int32_t segment = 1;
     for (int64_t row : layout.lines[line]) {
-      const auto [store, number] = data.find(row);
-      for (int64_t side = 0; side < data.sides; ++side)
-        QLORA_RETURN_IF_ERROR(store->place(
-            number + side,
-            static_cast<int64_t>(line) + side * layout.shape.batch / data.sides,
-            offset, segment, out));
+      const auto [store, number] = data->find(row);
+      for (int64_t side = 0; side < data->sides; ++side)
+        QLORA_RETURN_IF_ERROR(
+            store->place(number + side,
+                         static_cast<int64_t>(line) +
+                             side * layout.shape.batch / data->sides,
+                         offset, segment, out));
       ++segment;
-      offset += data.length(row);
+      offset += data->length(row);
     }
   }
-  if (data.hasMismatched && !data.isWhole())
+  if (data->hasMismatched && !data->isWhole())
     placeKtoKlPairs(static_cast<int64_t>(layout.lines.size()), out);
-  if (data.hasMismatched)
+  if (data->hasMismatched)
     out.mismatchedLines = out.batch / 2;
   return Status::ok();
 }
@@ -208,7 +182,7 @@ int64_t Dataset::labelsOf(const BatchLayout &layout) const {
   int64_t labels = 0;
   for (const std::vector<int64_t> &line : layout.lines)
     for (int64_t row : line)
-      labels += data.labels(row);
+      labels += data->labels(row);
   return labels * timesOfRow();
 }
 
@@ -257,7 +231,7 @@ std::optional<double> Dataset::paddingShare(const StepShape &shape) {
       slots += layout.shape.batch * layout.shape.length;
       for (const std::vector<int64_t> &line : layout.lines)
         for (int64_t row : line)
-          tokens += data.tokens(row) * timesOfRow();
+          tokens += data->tokens(row) * timesOfRow();
     }
   }
   return 1 - static_cast<double>(tokens) / static_cast<double>(slots);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches of training and evaluation data: rows (RowSelection.h) of files
-// (TokenStore.h) in the order of a schedule (Schedule.h).
+// Micro-batches of training and evaluation data: rows (DatasetRows.h) in the
+// order of a schedule (Schedule.h).
 
 #ifndef QLORA_RUNTIME_DATA_DATASET_H
 #define QLORA_RUNTIME_DATA_DATASET_H
@@ -11,61 +11,32 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Data/DatasetRows.h"
 #include "runtime/Data/Schedule.h"
-#include "runtime/Data/TokenStore.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Options/DataValues.h"
 
 namespace qlora {
 
-/// The files of a dataset, and the selected rows. A preference pair is one row
-/// here, but `sides` rows in the file.
-struct DatasetRows {
-  using Stores = std::vector<TokenStore>;
-
-  /// Shared by the training and the validation dataset.
-  std::shared_ptr<const Stores> stores;
-  /// The selected rows, numbered through all files. Empty: each row once.
-  std::vector<int64_t> chosen = {};
-  int64_t sides = 1;
-  /// Whether half of the sequences have mismatched answers (KtoKlPairs.h).
-  bool hasMismatched = false;
-  bool hasOneSegment = false; ///< each row is one segment
-
-  int64_t count() const;
-  /// Tokens of a row's longest sequence (side). tokens(), labels() and answer()
-  /// are sums over all sides.
-  int64_t length(int64_t row) const;
-  int64_t tokens(int64_t row) const;
-  int64_t labels(int64_t row) const;
-  int64_t answer(int64_t row) const;
-  int64_t sumOfSides(int64_t row,
-                     int64_t (TokenStore::*of)(int64_t) const) const;
-  /// Whether the data is a token file, whose order is not changed.
-  bool isWhole() const { return stores->front().isWhole(); }
-  /// Returns the file of a row, and the number of its first side in the file.
-  std::pair<const TokenStore *, int64_t> find(int64_t row) const;
-};
-
 /// Used by one thread. Identical on every rank for the same files and seed.
 class Dataset {
 public:
-  Dataset(DatasetRows rows, std::unique_ptr<Schedule> schedule)
+  Dataset(std::shared_ptr<const DatasetRows> rows,
+          std::unique_ptr<Schedule> schedule)
       : data(std::move(rows)), rule(std::move(schedule)) {}
 
   Schedule &schedule() { return *rule; }
   /// Rows of one pass, for messages.
-  int64_t rows() const { return data.count(); }
+  int64_t rows() const { return data->count(); }
   /// Tokens of a row, tokens of its longest sequence, and its labelled tokens.
-  int64_t tokens(int64_t row) const { return data.tokens(row); }
-  int64_t length(int64_t row) const { return data.length(row); }
-  int64_t labels(int64_t row) const { return data.labels(row); }
-  bool isWhole() const { return data.isWhole(); }
+  int64_t tokens(int64_t row) const { return data->tokens(row); }
+  int64_t length(int64_t row) const { return data->length(row); }
+  int64_t labels(int64_t row) const { return data->labels(row); }
+  bool isWhole() const { return data->isWhole(); }
   /// Adds the tokens and labels of all rows to `hash`.
   void identify(ContentHash &hash) const;
 
@@ -81,7 +52,7 @@ public:
 
   /// Reads one row into a micro-batch of its own length.
   Status readRow(int64_t row, MicroBatch &out) const {
-    return fill({{data.sides, data.length(row)}, {{row}}}, out);
+    return fill({{data->sides, data->length(row)}, {{row}}}, out);
   }
 
   /// Labels of the micro-batch that read() returns, from cached counts. If
@@ -123,10 +94,10 @@ private:
   mostLabelsOf(const std::vector<BatchLayout> &round) const;
   /// Number of sequences in a micro-batch that contain a row's answer.
   int64_t timesOfRow() const {
-    return data.hasMismatched && !data.isWhole() ? 2 : 1;
+    return data->hasMismatched && !data->isWhole() ? 2 : 1;
   }
 
-  DatasetRows data;
+  std::shared_ptr<const DatasetRows> data; ///< the schedule reads it too
   std::unique_ptr<Schedule> rule;
 };
 

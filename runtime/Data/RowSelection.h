@@ -29,11 +29,16 @@ struct RowSource {
 
 /// Row numbers, counted through all files in their order.
 struct RowSelection {
-  std::vector<int64_t> training, validation;
+  std::vector<uint32_t> training, validation;
 };
 
-/// Selects rows. `validationSize`: a fraction if below 1, else a number of
-/// rows. Fails if either selection would be empty.
+/// Refuses more rows than 32-bit numbers count, weights included. Names the
+/// first file that is too much.
+Status checkRowNumbers(std::span<const RowSource> sources);
+
+/// Selects rows of sources that checkRowNumbers() accepts. `validationSize`: a
+/// fraction if below 1, else a number of rows. Fails if either selection would
+/// be empty.
 StatusOr<RowSelection> selectRows(std::span<const RowSource> sources,
                                   double validationSize, uint64_t seed);
 

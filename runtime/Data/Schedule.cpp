@@ -82,61 +82,59 @@ BatchLayout Schedule::inOrder(int64_t number, const StepShape &shape) {
 
 namespace {
 
-/// Rows that stay in one sequence: a single row, or several packed rows.
-struct Unit {
-  std::vector<int64_t> rows;
-  int64_t length = 0;
-};
-
-/// The orders `padded` and `whole`.
+/// The orders `padded` and `whole`. A *unit* stays in one sequence: a row, or
+/// several rows with --packing. Its first row identifies it.
 class PaddedSchedule : public Schedule {
 public:
-  PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
-                 bool isWhole, uint64_t seed, std::vector<int64_t> answers = {})
-      : variants(variants), units(std::move(units)), isWhole(isWhole),
-        seed(seed), answers(std::move(answers)) {}
+  PaddedSchedule(std::shared_ptr<const DatasetRows> rows,
+                 const CompiledVariants &variants, bool packs, uint64_t seed);
 
   int64_t count() const override {
-    return (unitCount() + unitsOfBatch() - 1) / unitsOfBatch();
+    return (units + unitsOfBatch() - 1) / unitsOfBatch();
   }
 
 protected:
+  using Units = std::span<const uint32_t>;
+
   BatchLayout smallestAt(int64_t step, int64_t index,
                          const StepShape &shape) override;
-  BatchLayout smallestInOrder(int64_t number) override;
-  bool endsEpochs() const override { return !isWhole; }
-  int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
+  BatchLayout smallestInOrder(int64_t number) override {
+    return layout(number, orderOf(kFileOrder));
+  }
+  bool endsEpochs() const override { return !rows->isWhole(); }
   /// Units of a full micro-batch. In a token file each sequence is a unit.
   int64_t unitsOfBatch() const {
-    return variants.batch / (isWhole ? 1 : variants.sides);
+    return variants.batch / (rows->isWhole() ? 1 : variants.sides);
   }
-  /// Returns the units in the order of an epoch.
-  const std::vector<int64_t> &orderOf(int64_t epoch);
+  /// Returns the units in the order of an epoch, until the next call.
+  Units orderOf(int64_t epoch);
+  /// Appends the rows of a unit to `line`. Returns their tokens.
+  int64_t append(uint32_t unit, std::vector<int64_t> &line) const;
 
+  static constexpr int64_t kFileOrder = -1; ///< instead of an epoch
+
+  const std::shared_ptr<const DatasetRows> rows;
   const CompiledVariants variants;
-  const std::vector<Unit> units;
+  int64_t units; ///< number of units
 
 private:
-  template <typename UnitAt>
-  BatchLayout layout(int64_t number, const UnitAt &unitAt) const;
+  BatchLayout layout(int64_t number, Units order) const;
   int64_t longestMismatched(const BatchLayout &layout) const;
 
-  const bool isWhole;
   const uint64_t seed;
-  const std::vector<int64_t> answers; ///< answer tokens of each row, or empty
-  int64_t orderedEpoch = -1; ///< the epoch of `order`
-  std::vector<int64_t> order;
+  std::vector<uint32_t> before; ///< as in PackedRows; empty without --packing
+  int64_t orderedEpoch = kFileOrder; ///< the epoch of `order`
+  std::vector<uint32_t> order;
 };
 
-/// The order `step packing`. Without --packing, each unit is one row.
+/// The order `step packing`.
 class StepPackingSchedule final : public PaddedSchedule {
 public:
-  StepPackingSchedule(std::vector<Unit> units, const CompiledVariants &variants,
+  StepPackingSchedule(std::shared_ptr<const DatasetRows> rows,
+                      const CompiledVariants &variants, bool packs,
                       uint64_t seed);
 
-  int64_t countInOrder() const override {
-    return static_cast<int64_t>(lines.size());
-  }
+  int64_t countInOrder() const override { return std::ssize(lines); }
   int64_t microBatches(int64_t step, const StepShape &shape) override {
     const auto count = static_cast<int64_t>(planOf(step, shape).size());
     return (count + shape.ranks - 1) / shape.ranks * shape.ranks;
@@ -149,43 +147,79 @@ protected:
     const auto number = static_cast<size_t>(index);
     return number < plan.size() ? layout(plan[number]) : layout({});
   }
-  BatchLayout smallestInOrder(int64_t number) override {
-    return number < countInOrder() ? layout(lines[static_cast<size_t>(number)])
-                                   : layout({});
-  }
+  BatchLayout smallestInOrder(int64_t number) override;
 
 private:
-  BatchLayout layout(std::span<const int64_t> unitNumbers) const;
+  BatchLayout layout(const std::vector<int64_t> &units) const;
   const StepPlan &planOf(int64_t step, const StepShape &shape);
 
-  StepPlan lines; ///< the units of each sequence of a pass in file order
-  StepPlan plan;  ///< the units of each micro-batch of plannedStep
+  /// Index of the first unit of each sequence of a pass in file order.
+  std::vector<uint32_t> lines;
+  StepPlan plan; ///< the units of each micro-batch of plannedStep
   int64_t plannedStep = -1;
   StepShape plannedShape;
 };
 
 } // namespace
 
-const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
-  if (epoch != orderedEpoch)
-    order = shuffledOrder(unitCount(), seed, epoch);
+/// Packs rows once, in file order, so that all epochs have equally many steps.
+PaddedSchedule::PaddedSchedule(std::shared_ptr<const DatasetRows> given,
+                               const CompiledVariants &variants, bool packs,
+                               uint64_t seed)
+    : rows(std::move(given)), variants(variants), units(rows->count()),
+      seed(seed) {
+  if (packs) {
+    PackedRows packed =
+        packFirstFit(units, variants.lengths.back(),
+                     [&](int64_t row) { return rows->length(row); });
+    before = std::move(packed.before);
+    order = std::move(packed.firsts);
+    units = std::ssize(order);
+  } else {
+    order.resize(static_cast<size_t>(units));
+    std::iota(order.begin(), order.end(), 0);
+  }
+}
+
+PaddedSchedule::Units PaddedSchedule::orderOf(int64_t epoch) {
+  if (epoch == orderedEpoch)
+    return order;
   orderedEpoch = epoch;
+  if (before.empty())
+    std::iota(order.begin(), order.end(), 0);
+  auto next = order.begin();
+  for (uint32_t row = 0; row < before.size(); ++row)
+    if (before[row] >= row) // the first row of its unit
+      *next++ = row;
+  if (epoch != kFileOrder)
+    shuffle(order, seed, epoch);
   return order;
 }
 
-/// Returns micro-batch `number` of a pass; `unitAt` maps positions to units.
-template <typename UnitAt>
-BatchLayout PaddedSchedule::layout(int64_t number, const UnitAt &unitAt) const {
+int64_t PaddedSchedule::append(uint32_t unit,
+                               std::vector<int64_t> &line) const {
+  const auto begin = std::ssize(line);
+  int64_t tokens = 0;
+  uint32_t row = unit;
+  do {
+    row = before.empty() ? row : before[row];
+    line.push_back(row);
+    tokens += rows->length(row);
+  } while (row != unit);
+  std::reverse(line.begin() + begin, line.end());
+  return tokens;
+}
+
+/// Returns micro-batch `number` of a pass over the units.
+BatchLayout PaddedSchedule::layout(int64_t number, Units order) const {
   const int64_t first = number * unitsOfBatch();
-  const int64_t end = std::min(first + unitsOfBatch(), unitCount());
+  const int64_t end = std::min(first + unitsOfBatch(), units);
   BatchLayout layout;
   int64_t longest = 0;
-  for (int64_t place = first; place < end; ++place) {
-    const Unit &unit = units[static_cast<size_t>(unitAt(place))];
-    layout.lines.push_back(unit.rows);
-    longest = std::max(longest, unit.length);
-  }
-  if (!answers.empty())
+  for (int64_t place = first; place < end; ++place)
+    longest = std::max(longest, append(order[static_cast<size_t>(place)],
+                                       layout.lines.emplace_back()));
+  if (rows->hasMismatched && !rows->isWhole())
     longest = std::max(longest, longestMismatched(layout));
   layout.shape = {variants.batch, bucketFor(longest, variants.lengths)};
   return layout;
@@ -196,58 +230,60 @@ BatchLayout PaddedSchedule::layout(int64_t number, const UnitAt &unitAt) const {
 int64_t PaddedSchedule::longestMismatched(const BatchLayout &layout) const {
   int64_t longest = 0;
   for (size_t i = 0, count = layout.lines.size(); i < count; ++i) {
-    const auto row = static_cast<size_t>(layout.lines[i][0]);
-    const auto before =
-        static_cast<size_t>(layout.lines[(i + count - 1) % count][0]);
-    longest = std::max(longest,
-                       units[row].length - answers[row] + answers[before]);
+    const int64_t row = layout.lines[i][0];
+    const int64_t other = layout.lines[(i + count - 1) % count][0];
+    longest = std::max(longest, rows->length(row) - rows->answer(row) +
+                                    rows->answer(other));
   }
   return std::min(longest, variants.lengths.back());
-}
-
-BatchLayout PaddedSchedule::smallestInOrder(int64_t number) {
-  return layout(number, [](int64_t place) { return place; });
 }
 
 BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
                                        const StepShape &shape) {
   const int64_t perStep = shape.count();
-  if (isWhole)
+  if (rows->isWhole())
     return smallestInOrder((step * perStep + index) % count());
   const int64_t stepsInEpoch = stepsPerEpoch(perStep);
-  const std::vector<int64_t> &shuffled = orderOf(step / stepsInEpoch);
-  return layout(step % stepsInEpoch * perStep + index, [&](int64_t place) {
-    return shuffled[static_cast<size_t>(place)];
-  });
+  return layout(step % stepsInEpoch * perStep + index,
+                orderOf(step / stepsInEpoch));
 }
 
 /// Assigns units to the sequences of a pass in file order. A sequence has at
 /// most the tokens of the largest bucket.
-StepPackingSchedule::StepPackingSchedule(std::vector<Unit> given,
-                                         const CompiledVariants &variants,
-                                         uint64_t seed)
-    : PaddedSchedule(std::move(given), variants, /*isWhole=*/false, seed) {
+StepPackingSchedule::StepPackingSchedule(
+    std::shared_ptr<const DatasetRows> given, const CompiledVariants &variants,
+    bool packs, uint64_t seed)
+    : PaddedSchedule(std::move(given), variants, packs, seed) {
+  const Units order = orderOf(kFileOrder);
   int64_t tokens = variants.buckets.back();
-  for (int64_t number = 0; number < unitCount(); ++number) {
-    const int64_t length = units[static_cast<size_t>(number)].length;
+  std::vector<int64_t> line;
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    line.clear();
+    const int64_t length = append(order[i], line);
     if (tokens + length > variants.buckets.back()) {
-      lines.emplace_back();
+      lines.push_back(i);
       tokens = 0;
     }
-    lines.back().push_back(number);
     tokens += length;
   }
 }
 
+BatchLayout StepPackingSchedule::smallestInOrder(int64_t number) {
+  const auto line = static_cast<size_t>(number);
+  if (line >= lines.size())
+    return layout({});
+  const Units order = orderOf(kFileOrder);
+  return layout({order.begin() + lines[line],
+                 line + 1 < lines.size() ? order.begin() + lines[line + 1]
+                                         : order.end()});
+}
+
 BatchLayout
-StepPackingSchedule::layout(std::span<const int64_t> unitNumbers) const {
+StepPackingSchedule::layout(const std::vector<int64_t> &units) const {
   std::vector<int64_t> line;
   int64_t tokens = 0;
-  for (int64_t number : unitNumbers) {
-    const Unit &unit = units[static_cast<size_t>(number)];
-    line.insert(line.end(), unit.rows.begin(), unit.rows.end());
-    tokens += unit.length;
-  }
+  for (int64_t unit : units)
+    tokens += append(static_cast<uint32_t>(unit), line);
   return {{1, bucketFor(tokens, variants.buckets)}, {std::move(line)}};
 }
 
@@ -259,13 +295,15 @@ const StepPlan &StepPackingSchedule::planOf(int64_t step,
   const int64_t stepsInEpoch = stepsPerEpoch(shape.count());
   const int64_t perStep = shape.count() * variants.batch;
   const int64_t first = step % stepsInEpoch * perStep;
-  const auto own = std::span(orderOf(step / stepsInEpoch))
-                       .subspan(static_cast<size_t>(first))
-                       .first(static_cast<size_t>(
-                           std::min(perStep, unitCount() - first)));
-  std::vector<int64_t> lengths;
-  for (int64_t number : own)
-    lengths.push_back(units[static_cast<size_t>(number)].length);
+  const Units own =
+      orderOf(step / stepsInEpoch)
+          .subspan(static_cast<size_t>(first))
+          .first(static_cast<size_t>(std::min(perStep, units - first)));
+  std::vector<int64_t> lengths, line;
+  for (uint32_t unit : own) {
+    line.clear();
+    lengths.push_back(append(unit, line));
+  }
   plan = packStep(lengths,
                   {variants.buckets, variants.batch,
                    shape.assignsAsOne ? shape.count() : shape.accumulation,
@@ -279,41 +317,23 @@ const StepPlan &StepPackingSchedule::planOf(int64_t step,
   return plan;
 }
 
-/// Packs rows once, in file order, so that all epochs have equally many steps.
-static std::vector<Unit> makeUnits(std::span<const int64_t> lengths,
-                                   int64_t capacity, bool packs) {
-  std::vector<int64_t> bins(lengths.size());
-  if (packs)
-    bins = packFirstFit(lengths, capacity);
-  else
-    std::iota(bins.begin(), bins.end(), 0);
-  std::vector<Unit> units(*std::ranges::max_element(bins) + 1);
-  for (size_t row = 0; row < bins.size(); ++row) {
-    Unit &unit = units[bins[row]];
-    unit.rows.push_back(static_cast<int64_t>(row));
-    unit.length += lengths[row];
-  }
-  return units;
-}
-
 StatusOr<std::unique_ptr<Schedule>>
-Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
-               bool isWhole, const ScheduleOptions &options) {
+Schedule::make(std::shared_ptr<const DatasetRows> rows,
+               const CompiledVariants &variants,
+               const ScheduleOptions &options) {
+  const bool isWhole = rows->isWhole();
   const bool hasBuckets = !variants.buckets.empty();
   if (!isWhole && options.stepPacking == true && !hasBuckets)
     return Status::invalid("step_packing: the program was compiled without it. "
                            "Fix: compile with --step-packing true");
-  std::vector<Unit> units = makeUnits(lengths, variants.lengths.back(),
-                                      options.packing && !isWhole);
-  const bool packsSteps =
-      !isWhole && hasBuckets && options.stepPacking.value_or(true);
+  const bool packs = options.packing && !isWhole;
   std::unique_ptr<Schedule> schedule;
-  if (packsSteps)
-    schedule = std::make_unique<StepPackingSchedule>(std::move(units), variants,
-                                                     options.seed);
+  if (!isWhole && hasBuckets && options.stepPacking.value_or(true))
+    schedule = std::make_unique<StepPackingSchedule>(std::move(rows), variants,
+                                                     packs, options.seed);
   else
-    schedule = std::make_unique<PaddedSchedule>(
-        std::move(units), variants, isWhole, options.seed, options.answers);
+    schedule = std::make_unique<PaddedSchedule>(std::move(rows), variants,
+                                                packs, options.seed);
   return schedule;
 }
 
@@ -336,15 +356,18 @@ static uint64_t randomBelow(uint64_t bound, uint64_t &state) {
   }
 }
 
-std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed,
-                                   int64_t epoch) {
+void shuffle(std::span<uint32_t> order, uint64_t seed, int64_t epoch) {
   uint64_t state = seed;
   state = splitMix(state) + static_cast<uint64_t>(epoch);
-  std::vector<int64_t> order(static_cast<size_t>(count));
+  for (size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[randomBelow(i, state)]);
+}
+
+std::vector<uint32_t> shuffledOrder(int64_t count, uint64_t seed,
+                                    int64_t epoch) {
+  std::vector<uint32_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
-  for (int64_t i = count - 1; i > 0; --i)
-    std::swap(order[i],
-              order[randomBelow(static_cast<uint64_t>(i) + 1, state)]);
+  shuffle(order, seed, epoch);
   return order;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Determines which rows share a micro-batch, from the lengths of rows alone.
-// The result is equal on all ranks for the same file and seed.
+// The result is equal on all ranks for the same file and seed. A schedule holds
+// at most 12 bytes per row (4 if rows are padded without --packing).
 //
 // A step has K N micro-batches: K accumulated micro-batches on each of N ranks,
 // where ranks with the same rows count as one. MicroBatchAssignment.h assigns
@@ -29,9 +30,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Data/DatasetRows.h"
 #include "runtime/Data/MicroBatchAssignment.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Module/CompiledVariants.h"
@@ -68,9 +71,6 @@ struct ScheduleOptions {
   /// Whether to use step packing, which needs a rows file and token buckets.
   /// Unset: used if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;
-  /// Tokens of each row's answer, if micro-batches also have mismatched answers
-  /// (KtoKlPairs.h), which can lengthen a micro-batch.
-  std::vector<int64_t> answers = {};
 };
 
 /// Used by one thread.
@@ -78,12 +78,11 @@ class Schedule {
 public:
   virtual ~Schedule() = default;
 
-  /// Makes the schedule of rows with these `lengths`, each at most the longest
-  /// compiled length. With `isWhole`, the order is the file's. Step packing
-  /// without token buckets is an error.
+  /// Makes the schedule of rows, each at most of the longest compiled length.
+  /// Step packing without token buckets is an error.
   static StatusOr<std::unique_ptr<Schedule>>
-  make(std::vector<int64_t> lengths, const CompiledVariants &variants,
-       bool isWhole, const ScheduleOptions &options);
+  make(std::shared_ptr<const DatasetRows> rows,
+       const CompiledVariants &variants, const ScheduleOptions &options);
 
   /// Micro-batches of one padded pass over the file; at least 1.
   virtual int64_t count() const = 0;
@@ -122,8 +121,11 @@ protected:
   virtual bool endsEpochs() const { return true; }
 };
 
+/// Permutes `order`; the permutation depends on its size, seed and epoch only.
+void shuffle(std::span<uint32_t> order, uint64_t seed, int64_t epoch);
 /// Returns a permutation of [0, count) that depends on the arguments only.
-std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed, int64_t epoch);
+std::vector<uint32_t> shuffledOrder(int64_t count, uint64_t seed,
+                                    int64_t epoch);
 
 } // namespace qlora
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <functional>
 #include <set>
 #include <span>
 
@@ -21,17 +20,27 @@ static std::span<uint8_t> writableBytes(std::vector<T> &values) {
           values.size() * sizeof(T)};
 }
 
+/// Calls `visit(i, value)` for each value of a tensor; reads it in windows.
+template <typename T, typename Visit>
+static Status visitValues(const SafetensorsFile &file,
+                          const SafetensorsTensor &tensor, const Visit &visit) {
+  std::vector<T> window;
+  const int64_t count = tensor.elementCount();
+  for (int64_t i = 0; i < count;) {
+    window.resize(static_cast<size_t>(std::min(kWindow, count - i)));
+    QLORA_RETURN_IF_ERROR(file.read(
+        tensor, static_cast<uint64_t>(i) * sizeof(T), writableBytes(window)));
+    for (T value : window)
+      QLORA_RETURN_IF_ERROR(visit(i++, value));
+  }
+  return Status::ok();
+}
+
 StatusOr<TokenStore> TokenStore::open(const std::string &path,
                                       const CompiledVariants &variants) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   TokenStore store(std::move(file), variants.vocabSize);
   QLORA_RETURN_IF_ERROR(store.load(variants));
-  QLORA_RETURN_IF_ERROR(store.countLabels());
-  if (std::ranges::all_of(store.labelCounts,
-                          [](int64_t count) { return count == 0; }))
-    return Status::invalid("'{}' has no token in the loss: each label is -100, "
-                           "or the first of its row",
-                           path);
   return store;
 }
 
@@ -59,78 +68,94 @@ Status TokenStore::load(const CompiledVariants &variants) {
                                    : "[micro_batches, batch, length]");
   QLORA_ASSIGN_OR_RETURN(ids, integers("input_ids", first->shape));
   QLORA_ASSIGN_OR_RETURN(labelIds, integers("labels", first->shape));
-  QLORA_RETURN_IF_ERROR(hasRows ? loadOffsets(variants)
-                                : loadWhole(first->shape, variants));
-  return loadJudgements();
-}
-
-Status TokenStore::loadJudgements() {
-  if (!file.find("desirable"))
-    return Status::ok();
-  const auto shape = isWhole() ? std::vector{rows() / batch, batch}
-                               : std::vector{rows()};
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
-                         integers("desirable", shape));
-  judgements.resize(labelCounts.size());
-  answerLengths.resize(labelCounts.size());
-  QLORA_RETURN_IF_ERROR(file.read(*tensor, 0, writableBytes(judgements)));
-  for (size_t row = 0; row < judgements.size(); ++row)
-    if (judgements[row] != 0 && judgements[row] != 1)
-      return Status::invalid("'{}': desirable has {} for row {}, which is "
-                             "neither 0 nor 1",
-                             file.path(), judgements[row], row);
+  QLORA_RETURN_IF_ERROR(hasRows ? checkOffsets()
+                                : checkWhole(first->shape, variants));
+  RowIndex::Shape shape;
+  shape.isWhole = !hasRows;
+  shape.rows =
+      hasRows ? offsets->shape[0] - 1 : first->shape[0] * first->shape[1];
+  shape.longest = hasRows ? variants.lengths.back() : first->shape[2];
+  shape.isJudged = file.find("desirable") != nullptr;
+  if (shape.isJudged) {
+    QLORA_ASSIGN_OR_RETURN(
+        judgements,
+        integers("desirable", hasRows ? std::vector{shape.rows}
+                                      : std::vector{first->shape[0], batch}));
+  }
+  index = RowIndex(shape);
   return Status::ok();
 }
 
-Status TokenStore::loadWhole(const std::vector<int64_t> &shape,
-                             const CompiledVariants &variants) {
+Status TokenStore::checkWhole(const std::vector<int64_t> &shape,
+                              const CompiledVariants &variants) {
   batch = shape[1];
-  rowLength = shape[2];
   if (shape[0] == 0)
     return Status::invalid("'{}' has no micro-batches", file.path());
   if (batch != variants.batch ||
-      !std::ranges::binary_search(variants.lengths, rowLength))
+      !std::ranges::binary_search(variants.lengths, shape[2]))
     return Status::invalid(
         "'{}' has micro-batches of {} x {} tokens, but the program was "
         "compiled for {} x {}; compile again with "
         "--per-device-train-batch-size {} --max-length {}",
-        file.path(), batch, rowLength, variants.batch,
-        fmt::join(variants.lengths, " or "), batch / variants.sides, rowLength);
+        file.path(), batch, shape[2], variants.batch,
+        fmt::join(variants.lengths, " or "), batch / variants.sides, shape[2]);
   if (file.find("segment_ids")) {
     QLORA_ASSIGN_OR_RETURN(segments, integers("segment_ids", shape));
   }
   if (file.find("position_ids")) {
     QLORA_ASSIGN_OR_RETURN(positions, integers("position_ids", shape));
   }
-  labelCounts.resize(static_cast<size_t>(shape[0] * batch));
   return Status::ok();
 }
 
-Status TokenStore::loadOffsets(const CompiledVariants &variants) {
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
-                         file.get("row_offsets"));
-  if (tensor->dtype != SafetensorsDtype::kI64 || tensor->shape.size() != 1)
+Status TokenStore::checkOffsets() {
+  QLORA_ASSIGN_OR_RETURN(offsets, file.get("row_offsets"));
+  if (offsets->dtype != SafetensorsDtype::kI64 || offsets->shape.size() != 1)
     return Status::invalid(
         "'{}': row_offsets expects I64 [rows + 1], but is {} {}", file.path(),
-        safetensorsDtypeName(tensor->dtype), formatShape(tensor->shape));
-  if (tensor->shape[0] < 2)
+        safetensorsDtypeName(offsets->dtype), formatShape(offsets->shape));
+  if (offsets->shape[0] < 2)
     return Status::invalid("'{}' has no rows", file.path());
-  offsets.resize(static_cast<size_t>(tensor->shape[0]));
-  QLORA_RETURN_IF_ERROR(file.read(*tensor, 0, writableBytes(offsets)));
-  const int64_t tokens = ids->shape[0];
-  if (offsets.front() != 0 || offsets.back() != tokens ||
-      std::ranges::adjacent_find(offsets, std::greater_equal()) !=
-          offsets.end())
-    return Status::dataLoss("'{}': row_offsets does not increase from 0 to the "
-                            "{} tokens of input_ids",
-                            file.path(), tokens);
-  labelCounts.resize(offsets.size() - 1);
-  for (int64_t row = 0; row < rows(); ++row)
-    if (length(row) > variants.lengths.back())
-      return Status::invalid("'{}': row {} has {} tokens, but max_length is {}",
-                             file.path(), row, length(row),
-                             variants.lengths.back());
   return Status::ok();
+}
+
+Status TokenStore::scan(std::shared_ptr<const HostMemory> memory,
+                        uint64_t offset, const WatchListener &often) {
+  index.place(std::move(memory), offset);
+  if (offsets)
+    QLORA_RETURN_IF_ERROR(scanOffsets());
+  if (judgements)
+    QLORA_RETURN_IF_ERROR(scanJudgements());
+  return scanTokens(often);
+}
+
+Status TokenStore::scanOffsets() {
+  const int64_t tokens = ids->shape[0];
+  int64_t begin = 0;
+  return visitValues<int64_t>(file, *offsets, [&](int64_t i, int64_t end) {
+    if (i == 0 ? end != 0 : end <= begin || (i == rows() && end != tokens))
+      return Status::dataLoss("'{}': row_offsets does not increase from 0 to "
+                              "the {} tokens of input_ids",
+                              file.path(), tokens);
+    if (end - begin > index.longest())
+      return Status::invalid("'{}': row {} has {} tokens, but max_length is {}",
+                             file.path(), i - 1, end - begin, index.longest());
+    if (i > 0)
+      index.addLength(i - 1, begin, end - begin);
+    begin = end;
+    return Status::ok();
+  });
+}
+
+Status TokenStore::scanJudgements() {
+  return visitValues<int32_t>(file, *judgements, [&](int64_t row, int32_t is) {
+    if (is != 0 && is != 1)
+      return Status::invalid("'{}': desirable has {} for row {}, which is "
+                             "neither 0 nor 1",
+                             file.path(), is, row);
+    index.addJudgement(row, is == 1);
+    return Status::ok();
+  });
 }
 
 std::string TokenStore::placeName(int64_t row, int64_t position) const {
@@ -140,27 +165,38 @@ std::string TokenStore::placeName(int64_t row, int64_t position) const {
                      row / batch, row % batch, position);
 }
 
-Status TokenStore::countLabels() {
+Status TokenStore::scanTokens(const WatchListener &often) {
   ContentHash content;
+  bool isLabelled = false;
   for (int64_t first = 0, last = 0; first < rows(); first = last) {
-    for (last = first + 1;
-         last < rows() && begin(last + 1) - begin(first) <= kWindow; ++last)
+    if (often)
+      QLORA_RETURN_IF_ERROR(often());
+    int64_t size = length(first);
+    for (last = first + 1; last < rows() && (size += length(last)) <= kWindow;
+         ++last)
       ;
     QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(first, last));
     tokens.identify(content);
+    size_t begin = 0;
     for (int64_t row = first; row < last; ++row) {
-      const auto from = static_cast<size_t>(begin(row) - begin(first));
-      const size_t to = from + static_cast<size_t>(length(row));
-      labelCounts[static_cast<size_t>(row)] = tokens.targets(from, to);
+      const size_t end = begin + static_cast<size_t>(length(row));
+      const int64_t labels = tokens.targets(begin, end);
+      isLabelled = isLabelled || labels > 0;
+      index.addLabels(row, labels);
       if (isUnpaired())
-        answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
+        index.addAnswer(row, tokens.answer(begin, end));
+      begin = end;
     }
   }
+  if (!isLabelled)
+    return Status::invalid("'{}' has no token in the loss: each label is -100, "
+                           "or the first of its row",
+                           file.path());
   // The digest also covers the judgements, if there are any.
   if (isUnpaired())
-    content.add({reinterpret_cast<const char *>(judgements.data()),
-                 judgements.size() * sizeof(int32_t)});
-  digest = content.finish();
+    content.addEach<int32_t>(
+        rows(), [&](int64_t row) { return index.isDesirable(row); });
+  index.setDigest(content.finish());
   return Status::ok();
 }
 
@@ -172,28 +208,34 @@ void TokenStore::Tokens::identify(ContentHash &hash) const {
 }
 
 StatusOr<std::vector<int32_t>>
-TokenStore::readPart(const SafetensorsTensor *tensor, int64_t first,
-                     int64_t last) const {
+TokenStore::readPart(const SafetensorsTensor *tensor, int64_t begin,
+                     int64_t count) const {
   std::vector<int32_t> values;
   if (!tensor)
     return values;
-  values.resize(static_cast<size_t>(begin(last) - begin(first)));
+  values.resize(static_cast<size_t>(count));
   QLORA_RETURN_IF_ERROR(
-      file.read(*tensor, static_cast<uint64_t>(begin(first)) * sizeof(int32_t),
+      file.read(*tensor, static_cast<uint64_t>(begin) * sizeof(int32_t),
                 writableBytes(values)));
   return values;
 }
 
 StatusOr<TokenStore::Tokens> TokenStore::read(int64_t first,
                                               int64_t last) const {
-  Tokens tokens;
-  QLORA_ASSIGN_OR_RETURN(tokens.ids, readPart(ids, first, last));
-  QLORA_ASSIGN_OR_RETURN(tokens.labels, readPart(labelIds, first, last));
-  QLORA_ASSIGN_OR_RETURN(tokens.positions, readPart(positions, first, last));
-  QLORA_ASSIGN_OR_RETURN(tokens.segments, readPart(segments, first, last));
+  const int64_t begin = index.begin(first);
+  int64_t count = 0;
   for (int64_t row = first; row < last; ++row)
-    QLORA_RETURN_IF_ERROR(checkRow(
-        row, tokens, static_cast<size_t>(begin(row) - begin(first))));
+    count += length(row);
+  Tokens tokens;
+  QLORA_ASSIGN_OR_RETURN(tokens.ids, readPart(ids, begin, count));
+  QLORA_ASSIGN_OR_RETURN(tokens.labels, readPart(labelIds, begin, count));
+  QLORA_ASSIGN_OR_RETURN(tokens.positions, readPart(positions, begin, count));
+  QLORA_ASSIGN_OR_RETURN(tokens.segments, readPart(segments, begin, count));
+  size_t at = 0;
+  for (int64_t row = first; row < last; ++row) {
+    QLORA_RETURN_IF_ERROR(checkRow(row, tokens, at));
+    at += static_cast<size_t>(length(row));
+  }
   return tokens;
 }
 
@@ -261,18 +303,15 @@ int64_t TokenStore::Tokens::answer(size_t begin, size_t end) const {
 }
 
 void TokenStore::identify(ContentHash &hash) const {
-  std::vector<int64_t> lengths;
-  for (int64_t row = 0; row < rows(); ++row)
-    lengths.push_back(length(row));
-  hash.add(lengths);
-  hash.add(digest);
+  hash.addEach<int64_t>(rows(), [&](int64_t row) { return length(row); });
+  hash.add(index.digest());
 }
 
 Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
                          int32_t segment, MicroBatch &out) const {
   QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(row, row + 1));
   const size_t size = tokens.ids.size();
-  // The loss is divided by the number of labels that open() counted.
+  // The loss is divided by the number of labels that scan() counted.
   if (tokens.targets(0, size) != labels(row))
     return Status::dataLoss(
         "'{}': row {} has changed since the run started. Fix: start again, and "
@@ -280,7 +319,7 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
         file.path(), row);
   if (isUnpaired())
     out.desirable[static_cast<size_t>(line)] =
-        static_cast<float>(judgements[static_cast<size_t>(row)]);
+        static_cast<float>(index.isDesirable(row));
   const auto first = static_cast<size_t>(line * out.length + offset);
   assert(offset + length(row) <= out.length);
   for (size_t t = 0, to = first; t < size; ++t, ++to) {

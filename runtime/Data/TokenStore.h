@@ -16,6 +16,10 @@
 // Either may have `desirable`, i32 [count, B] or [rows]: 1 if the answer of the
 // row is desirable, 0 if it is undesirable.
 //
+// open() reads only the header. Then either scan() reads and checks all rows
+// and makes their index, or use() takes the index of another rank. Other
+// functions need the index.
+//
 // Labels in files belong to their own token. Micro-batches have targets: the
 // label of the *next* token of the same segment. A row without segment_ids is
 // one segment.
@@ -33,30 +37,40 @@
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Base/Subprocess.h"
+#include "runtime/Data/RowIndex.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Module/CompiledVariants.h"
 #include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
-/// Immutable after open().
+/// Immutable once it has an index.
 class TokenStore {
 public:
-  /// Checks every token id, label and offset against the compiled sizes. Errors
-  /// name the file, row and position.
+  /// Opens a file and checks the shapes of its tensors.
   static StatusOr<TokenStore> open(const std::string &path,
                                    const CompiledVariants &variants);
+  /// Bytes of the index, a multiple of 8.
+  uint64_t indexBytes() const { return index.bytes(); }
+  /// Makes the index at `offset` of zeroed memory. Checks every token id, label
+  /// and offset against the compiled sizes; errors name the file, row and
+  /// position. Calls `often`, which can end the work.
+  Status scan(std::shared_ptr<const HostMemory> memory, uint64_t offset,
+              const WatchListener &often = {});
+  /// Uses an index that scan() has made for the same file.
+  void use(std::shared_ptr<const HostMemory> memory, uint64_t offset) {
+    index.place(std::move(memory), offset);
+  }
+  /// Returns what the file had when it was opened.
+  const FileIdentity &identity() const { return file.identity(); }
 
   /// Whether this is a token file, whose order and padding are used unchanged.
-  bool isWhole() const { return rowLength > 0; }
-  int64_t rows() const { return static_cast<int64_t>(labelCounts.size()); }
-  int64_t length(int64_t row) const {
-    return isWhole() ? rowLength : begin(row + 1) - begin(row);
-  }
+  bool isWhole() const { return index.isWhole(); }
+  int64_t rows() const { return index.rows(); }
+  int64_t length(int64_t row) const { return index.length(row); }
   /// Tokens of the row that are targets.
-  int64_t labels(int64_t row) const {
-    return labelCounts[static_cast<size_t>(row)];
-  }
+  int64_t labels(int64_t row) const { return index.labels(row); }
   /// Whether rows 2i and 2i + 1 are a chosen answer and a rejected one.
   bool hasPairs() const {
     const auto pairs = file.metadata().find("pairs");
@@ -65,12 +79,10 @@ public:
   /// Whether the file has segment_ids, which limit attention inside a row.
   bool hasSegments() const { return segments; }
   /// Whether each row's answer is marked as desirable or undesirable.
-  bool isUnpaired() const { return !judgements.empty(); }
+  bool isUnpaired() const { return index.isJudged(); }
   /// Tokens from the first target to the end of the row; needs isUnpaired().
-  int64_t answer(int64_t row) const {
-    return answerLengths[static_cast<size_t>(row)];
-  }
-  /// Adds the tokens and labels of all rows, as of open(), to `hash`.
+  int64_t answer(int64_t row) const { return index.answer(row); }
+  /// Adds the tokens and labels of all rows, as of scan(), to `hash`.
   void identify(ContentHash &hash) const;
 
   /// Copies a row to `offset` of sequence `line`, where it must fit. `segment`
@@ -105,37 +117,31 @@ private:
   TokenStore(SafetensorsFile file, int64_t vocabSize)
       : file(std::move(file)), vocabSize(vocabSize) {}
   Status load(const CompiledVariants &variants);
-  Status loadWhole(const std::vector<int64_t> &shape,
-                   const CompiledVariants &variants);
-  Status loadOffsets(const CompiledVariants &variants);
-  Status loadJudgements();
-  /// Reads the complete file, counts the labels of each row and computes the
-  /// digest.
-  Status countLabels();
+  Status checkWhole(const std::vector<int64_t> &shape,
+                    const CompiledVariants &variants);
+  Status checkOffsets();
+  Status scanOffsets();
+  Status scanJudgements();
+  /// Counts the labels of each row and computes the digest.
+  Status scanTokens(const WatchListener &often);
   /// Reads and checks rows [first, last).
   StatusOr<Tokens> read(int64_t first, int64_t last) const;
   StatusOr<std::vector<int32_t>> readPart(const SafetensorsTensor *tensor,
-                                          int64_t first, int64_t last) const;
+                                          int64_t begin, int64_t count) const;
   Status checkRow(int64_t row, const Tokens &tokens, size_t begin) const;
   Status checkSegments(int64_t row, const Tokens &tokens, size_t begin) const;
   std::string placeName(int64_t row, int64_t position) const;
-  int64_t begin(int64_t row) const {
-    return isWhole() ? row * rowLength : offsets[static_cast<size_t>(row)];
-  }
   StatusOr<const SafetensorsTensor *>
   integers(std::string_view name, const std::vector<int64_t> &shape) const;
 
   SafetensorsFile file;
   int64_t vocabSize;
-  int64_t batch = 0, rowLength = 0; ///< sizes of a token file, else 0
+  int64_t batch = 0; ///< sequences per micro-batch of a token file, else 0
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
   /// Tensors of the file, or null if it lacks them.
   const SafetensorsTensor *positions = nullptr, *segments = nullptr;
-  std::vector<int64_t> offsets;     ///< first token of each row of a rows file
-  std::vector<int64_t> labelCounts; ///< labels of each row
-  std::vector<int32_t> judgements;  ///< `desirable` of each row, or empty
-  std::vector<int64_t> answerLengths; ///< empty without judgements
-  std::string digest;               ///< hash of all rows
+  const SafetensorsTensor *offsets = nullptr, *judgements = nullptr;
+  RowIndex index;
 };
 
 } // namespace qlora

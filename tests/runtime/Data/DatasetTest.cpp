@@ -364,14 +364,14 @@ TEST(Dataset, ShufflesArePermutationsOfTheirArguments) {
   EXPECT_NE(a, shuffledOrder(1000, 7, 1));
   EXPECT_NE(a, shuffledOrder(1000, 8, 0));
   std::sort(a.begin(), a.end());
-  std::vector<int64_t> all(1000);
+  std::vector<uint32_t> all(1000);
   std::iota(all.begin(), all.end(), 0);
   EXPECT_EQ(a, all);
   EXPECT_TRUE(shuffledOrder(0, 1, 1).empty());
 }
 
 TEST(Dataset, ShufflesAreFair) {
-  std::map<std::vector<int64_t>, int> seen;
+  std::map<std::vector<uint32_t>, int> seen;
   for (int64_t epoch = 0; epoch < 6000; ++epoch)
     ++seen[shuffledOrder(3, 1, epoch)];
   EXPECT_EQ(seen.size(), 6u);
@@ -381,19 +381,35 @@ TEST(Dataset, ShufflesAreFair) {
 
 TEST(Dataset, FirstFitIsWhatTheLoopWouldDo) {
   std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < 300; ++i)
+  for (int64_t i = 0; i < 400; ++i)
     lengths.push_back(1 + i * 7919 % 97);
-  std::vector<int64_t> expected, room;
-  for (int64_t length : lengths) {
+  std::vector<std::vector<uint32_t>> bins;
+  std::vector<int64_t> room;
+  for (size_t row = 0; row < lengths.size(); ++row) {
     size_t bin = 0;
-    while (bin < room.size() && room[bin] < length)
+    while (bin < room.size() && room[bin] < lengths[row])
       ++bin;
-    if (bin == room.size())
+    if (bin == room.size()) {
       room.push_back(100);
-    room[bin] -= length;
-    expected.push_back(static_cast<int64_t>(bin));
+      bins.emplace_back();
+    }
+    room[bin] -= lengths[row];
+    bins[bin].push_back(static_cast<uint32_t>(row));
   }
-  EXPECT_EQ(packFirstFit(lengths, 100), expected);
+  EXPECT_GT(bins.size(), 128u); // more than a block of the tree
+  const PackedRows packed =
+      packFirstFit(std::ssize(lengths), 100, [&](int64_t row) {
+        return lengths[static_cast<size_t>(row)];
+      });
+  ASSERT_EQ(packed.firsts.size(), bins.size());
+  for (size_t bin = 0; bin < bins.size(); ++bin) {
+    EXPECT_EQ(packed.firsts[bin], bins[bin].front());
+    uint32_t before = bins[bin].back();
+    for (uint32_t row : bins[bin]) {
+      EXPECT_EQ(packed.before[row], before);
+      before = row;
+    }
+  }
 }
 
 TEST(Dataset, RowMatchesCountSegments) {

@@ -27,7 +27,7 @@ std::string errorOf(std::vector<RowSource> sources, double size) {
 }
 
 /// Returns how often each row occurs.
-std::map<int64_t, int> times(const std::vector<int64_t> &rows) {
+std::map<int64_t, int> times(const std::vector<uint32_t> &rows) {
   std::map<int64_t, int> count;
   for (int64_t row : rows)
     ++count[row];
@@ -92,6 +92,18 @@ TEST(RowSelection, RefusesPartsThatAreEmpty) {
   EXPECT_EQ(errorOf({{"a", 10, 1}, {"b", 5, 0.05}}, 0),
             "'b': the weight 0.05 keeps none of its 5 rows. Fix: give a larger "
             "weight");
+}
+
+TEST(RowSelection, RefusesMoreRowsThan32BitsCount) {
+  constexpr int64_t kHalf = 2'000'000'000;
+  EXPECT_TRUE(checkRowNumbers(std::vector<RowSource>{{"a", kHalf, 1.5},
+                                                     {"b", kHalf / 2, 0.1}})
+                  .isOk());
+  EXPECT_EQ(checkRowNumbers(
+                std::vector<RowSource>{{"a", kHalf, 1}, {"b", kHalf + 1, 1}})
+                .message(),
+            "'b': with its 2000000001 rows times 1, the data has more than "
+            "4000000000 rows. Fix: give a smaller weight or fewer files");
 }
 
 /// Two files with the rows [1 2 3] [4 5] and [6 7] [8 9 10]; the second file is

@@ -5,13 +5,17 @@
 #include "runtime/Module/ModuleLoader.h"
 
 #include "runtime/Base/ContentHash.h"
-#include "runtime/Base/UserFiles.h"
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/HostMemory.h"
 #include "runtime/Module/ModuleCheck.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 namespace qlora {
@@ -80,13 +84,23 @@ std::string_view entryKindName(unsigned kind) {
 
 #undef QLORA_CASE
 
-/// Checks that the file is an undamaged train.so, before it is mapped.
+/// Checks that the file is an undamaged train.so, before it is loaded. Reads
+/// the pages that dlopen() maps next, without a copy.
 static Status checkFile(const std::string &path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     return Status::invalid(
         "'{}' is a folder. Fix: give the train.so that qloracc writes", path);
-  QLORA_ASSIGN_OR_RETURN(const std::string bytes, readWholeFile(path));
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.isOpen())
+    return Status::notFound("cannot read '{}': {}", path, std::strerror(errno));
+  QLORA_ASSIGN_OR_RETURN(const FileIdentity identity,
+                         FileIdentity::of(file.get()));
+  QLORA_ASSIGN_OR_RETURN(const HostMemory memory,
+                         HostMemory::readOnly(file.get(), identity.bytes));
+  const std::string_view bytes(
+      reinterpret_cast<const char *>(memory.bytes().data()),
+      memory.bytes().size());
   if (!bytes.starts_with("\x7f"
                          "ELF"))
     return Status::dataLoss(

@@ -3,7 +3,7 @@
 // A loaded and checked train.so. A pipeline has a program for each stage; the
 // accessors show the first stage until chooseRank or ofStage selects one.
 //
-// open() checks the file's seal before mapping it (runtime/README.md, "Whom we
+// open() checks the file's seal before loading it (runtime/README.md, "Whom we
 // trust"). It checks version and size of the tables, that library kernels exist
 // in Kernels.def with the same operands and constants, and that this CPU has
 // the instructions of the generated kernels. A device checks whether its GPU

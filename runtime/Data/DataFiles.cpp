@@ -12,21 +12,13 @@
 #include <vector>
 
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Data/StoreIndexes.h"
 #include "runtime/Data/TokenFiles.h"
 #include "runtime/Options/OptionTable.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
-
-/// Returns whether any rank is still working. All ranks call this together.
-/// Working ranks call it every second, so the call of a waiting rank takes at
-/// most about a second. Fails if a rank has died.
-static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
-  int64_t working[] = {thisWorks};
-  QLORA_RETURN_IF_ERROR(group.sum(working));
-  return working[0] > 0;
-}
 
 TokenRequest tokenRequest(const Options &options, const std::string &file,
                           int64_t maxLength, int64_t vocabSize) {
@@ -52,6 +44,7 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
 }
 
 static StatusOr<std::string> tokenise(const DataRequest &request,
+                                      const std::string &option,
                                       const std::string &file,
                                       int64_t vocabSize, RankGroup &group) {
   TokenRequest tokens = tokenRequest(
@@ -61,13 +54,15 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
   // The first rank of each machine tokenises, even if machines share the cache:
   // waiting for another machine would take as long.
+  RankGroup::Work work;
   if (group.isFirstOfMachine())
-    QLORA_RETURN_IF_ERROR(
-        makeCachedRows(tokens, rows, request.progress,
-                       [&] { return someWork(group, true).status(); }));
-  for (bool waits = true; waits;) {
-    QLORA_ASSIGN_OR_RETURN(waits, someWork(group, false));
-  }
+    work = [&](const std::function<Status()> &often) {
+      return makeCachedRows(tokens, rows,
+                            request.progress ? request.progress(option)
+                                             : ProgressListener(),
+                            often);
+    };
+  QLORA_RETURN_IF_ERROR(group.workWhileOthersWait(work));
   QLORA_ASSIGN_OR_RETURN(const ConversionNotes notes, conversionNotes(rows));
   if (request.note && !notes.note.empty())
     request.note(fmt::format("'{}': {}", shownPath(file), notes.note));
@@ -179,19 +174,25 @@ Status checkDataFiles(const Options &options, bool trains) {
   return Status::ok();
 }
 
-/// Returns the files, with each text file replaced by its converted file.
-static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
-                                     const std::vector<WeightedPath> &files,
-                                     int64_t vocabSize, RankGroup &group) {
+/// Opens the files of an option, with each text file replaced by its converted
+/// file.
+static StatusOr<DataMix> openOption(const DataRequest &request,
+                                    const std::string &option,
+                                    const CompiledVariants &shape,
+                                    RankGroup &group) {
+  const std::vector<WeightedPath> files = request.options.paths(option);
+  QLORA_RETURN_IF_ERROR(checkFiles(request.options, option, files));
   DataMix mix;
   for (const auto &[path, weight] : files) {
     std::string tokens = path;
     if (!isTokenData(path)) {
-      QLORA_ASSIGN_OR_RETURN(tokens, tokenise(request, path, vocabSize, group));
+      QLORA_ASSIGN_OR_RETURN(
+          tokens, tokenise(request, option, path, shape.vocabSize, group));
     }
     mix.files.push_back({tokens, weight});
     mix.names.push_back(path);
   }
+  QLORA_RETURN_IF_ERROR(openStores(mix, shape));
   return mix;
 }
 
@@ -203,12 +204,7 @@ static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
          variants.sides == 1 && !variants.isUnpaired;
 }
 
-StatusOr<std::unique_ptr<Dataset>>
-openDataFile(const DataRequest &request, const std::string &option,
-             RankGroup &group, DataSummary *summary,
-             std::unique_ptr<Dataset> *validation) {
-  const std::vector<WeightedPath> files = request.options.paths(option);
-  QLORA_RETURN_IF_ERROR(checkFiles(request.options, option, files));
+static StatusOr<CompiledVariants> shapeOf(const DataRequest &request) {
   if (!request.vocabSize.is_number_integer())
     return Status::dataLoss(
         "the program does not record vocab_size. Fix: compile it again");
@@ -216,29 +212,60 @@ openDataFile(const DataRequest &request, const std::string &option,
   shape.vocabSize = request.vocabSize.get<int64_t>();
   shape.sides = request.options.linesOfRow();
   shape.isUnpaired = request.options.text("rl") == "kto";
-  QLORA_ASSIGN_OR_RETURN(DataMix mix, tokeniseAll(request, files,
-                                                  shape.vocabSize, group));
-  if (validation)
-    mix.validationSize = request.options.number("val_set_size");
+  return shape;
+}
+
+static ScheduleOptions scheduleOptions(const Options &given) {
   ScheduleOptions options;
-  options.seed = static_cast<uint64_t>(request.options.integer("seed"));
-  options.packing = request.options.boolean("packing");
-  if (const std::string free = request.options.text("step_packing");
-      free != "auto")
+  options.seed = static_cast<uint64_t>(given.integer("seed"));
+  options.packing = given.boolean("packing");
+  if (const std::string free = given.text("step_packing"); free != "auto")
     options.stepPacking = free == "true";
-  QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
-  if (validation)
-    *validation = std::move(parts.validation);
-  // The summary reads all of a token file, so only the reporting rank makes it.
-  if (summary && request.note) {
-    QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(mix, *parts.training));
+  return options;
+}
+
+StatusOr<SessionData> openDataFiles(const DataRequest &request,
+                                    RankGroup &group) {
+  QLORA_ASSIGN_OR_RETURN(const CompiledVariants shape, shapeOf(request));
+  const ScheduleOptions options = scheduleOptions(request.options);
+  std::map<std::string, DataMix> mixes; // by option
+  const double validationSize = request.options.number("val_set_size");
+  if (request.trains || validationSize > 0) {
+    DataMix &mix = mixes["train_file"];
+    QLORA_ASSIGN_OR_RETURN(mix,
+                           openOption(request, "train_file", shape, group));
+    mix.validationSize = validationSize;
   }
-  if (isPaddedText(mix, shape, options) && request.warn)
-    request.warn(fmt::format(
-        "'{}': rows are padded, which makes steps slower. Fix: compile with "
-        "--step-packing true",
-        dataName(request.options, option)));
-  return std::move(parts.training);
+  if (!request.options.paths("validation_file").empty()) {
+    QLORA_ASSIGN_OR_RETURN(
+        mixes["validation_file"],
+        openOption(request, "validation_file", shape, group));
+  }
+  std::vector<TokenStore *> stores;
+  for (const auto &[option, mix] : mixes)
+    for (TokenStore &store : *mix.stores)
+      stores.push_back(&store);
+  QLORA_RETURN_IF_ERROR(makeIndexes(stores, &group));
+  SessionData data;
+  for (const auto &[option, mix] : mixes) {
+    QLORA_ASSIGN_OR_RETURN(DataParts parts, makeDatasets(mix, shape, options));
+    if (isPaddedText(mix, shape, options) && request.warn)
+      request.warn(fmt::format(
+          "'{}': rows are padded, which makes steps slower. Fix: compile with "
+          "--step-packing true",
+          dataName(request.options, option)));
+    if (option == "validation_file") {
+      data.validation = std::move(parts.training);
+      continue;
+    }
+    // Reads all of a token file, so only the reporting rank does it.
+    if (request.note) {
+      QLORA_ASSIGN_OR_RETURN(data.summary, summaryOf(mix, *parts.training));
+    }
+    data.training = request.trains ? std::move(parts.training) : nullptr;
+    data.validation = std::move(parts.validation);
+  }
+  return data;
 }
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Opens the files of the option train_file or validation_file as a dataset.
+// Opens the files of the options train_file and validation_file as datasets.
 
 #ifndef QLORA_RUNTIME_DATA_DATAFILES_H
 #define QLORA_RUNTIME_DATA_DATAFILES_H
@@ -24,8 +24,9 @@ struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
   const nlohmann::json &vocabSize; ///< tokenizer's size, recorded
-  /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
-  ProgressListener progress = {};
+  bool trains = true; ///< else train_file may only have validation rows
+  /// Returns a listener for the bytes of an option's text tokenised so far.
+  std::function<ProgressListener(const std::string &option)> progress = {};
   /// Receive messages: `note` about an unusual chat template, `warn` about cut
   /// or left-out rows and slow padding. Empty on ranks that report nothing.
   std::function<void(std::string_view)> note = {}, warn = {};
@@ -51,17 +52,20 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
 std::string dataName(const Options &options, const std::string &option);
 
 /// Checks that all files of a run exist before any is read, with the errors of
-/// openDataFile(). Without `trains`, the run only evaluates.
+/// openDataFiles(). Without `trains`, the run only evaluates.
 Status checkDataFiles(const Options &options, bool trains);
 
-/// Opens the files of `option`. All ranks must call it. The first rank of each
-/// machine tokenises text that is not in the user's cache, while the others
-/// wait. `summary`, if not null, is filled on the rank that reports.
-/// `validation`, if not null, receives the rows that --val-set-size splits off.
-StatusOr<std::unique_ptr<Dataset>>
-openDataFile(const DataRequest &request, const std::string &option,
-             RankGroup &group, DataSummary *summary = nullptr,
-             std::unique_ptr<Dataset> *validation = nullptr);
+struct SessionData {
+  std::unique_ptr<Dataset> training;   ///< null: the run does not train
+  std::unique_ptr<Dataset> validation; ///< null: the run does not evaluate
+  DataSummary summary; ///< of train_file, on the rank that reports
+};
+
+/// Opens the files of both options. All ranks must call it. The first rank of
+/// each machine tokenises text that is not in the user's cache, and checks all
+/// files, while the others wait.
+StatusOr<SessionData> openDataFiles(const DataRequest &request,
+                                    RankGroup &group);
 
 } // namespace qlora
 

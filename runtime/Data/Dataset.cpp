@@ -8,6 +8,7 @@
 
 #include "runtime/Data/KtoKlPairs.h"
 #include "runtime/Data/RowSelection.h"
+#include "runtime/Data/StoreIndexes.h"
 
 namespace qlora {
 
@@ -73,52 +74,47 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
                          name);
 }
 
-/// Names the user's file in an error, if the error names a cached file.
-static Status named(const Status &status, const DataMix &mix, size_t file) {
-  return mix.names.empty() || mix.names[file] == mix.files[file].path
-             ? status
-             : status.withContext(mix.names[file]);
-}
-
-/// Reads all files, and makes their indexes in one block of memory.
-static Status scanFiles(DatasetRows::Stores &stores, const DataMix &mix) {
-  uint64_t bytes = 0;
-  for (const TokenStore &store : stores)
-    bytes += store.indexBytes();
-  QLORA_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::anonymous(bytes));
-  const auto shared = std::make_shared<const HostMemory>(std::move(memory));
-  for (size_t i = 0; i < stores.size(); ++i) {
-    bytes -= stores[i].indexBytes();
-    QLORA_RETURN_IF_ERROR(named(stores[i].scan(shared, bytes), mix, i));
+Status openStores(DataMix &mix, const CompiledVariants &variants) {
+  mix.stores = std::make_shared<DatasetRows::Stores>();
+  if (mix.names.empty())
+    for (const WeightedPath &file : mix.files)
+      mix.names.push_back(file.path);
+  for (size_t i = 0; i < mix.files.size(); ++i) {
+    QLORA_ASSIGN_OR_RETURN(
+        TokenStore store,
+        TokenStore::open(mix.files[i].path, mix.names[i], variants));
+    QLORA_RETURN_IF_ERROR(checkObjective(store, mix.names[i], variants));
+    mix.stores->push_back(std::move(store));
   }
-  return Status::ok();
+  return checkMix(*mix.stores, mix);
 }
 
-StatusOr<DataParts> openMix(const DataMix &mix,
-                            const CompiledVariants &variants,
+StatusOr<DataParts> openMix(DataMix mix, const CompiledVariants &variants,
                             const ScheduleOptions &options) {
-  auto stores = std::make_shared<DatasetRows::Stores>();
+  QLORA_RETURN_IF_ERROR(openStores(mix, variants));
+  std::vector<TokenStore *> stores;
+  for (TokenStore &store : *mix.stores)
+    stores.push_back(&store);
+  QLORA_RETURN_IF_ERROR(makeIndexes(stores, nullptr));
+  return makeDatasets(mix, variants, options);
+}
+
+StatusOr<DataParts> makeDatasets(const DataMix &mix,
+                                 const CompiledVariants &variants,
+                                 const ScheduleOptions &options) {
   std::vector<RowSource> sources;
   bool isPlain = mix.validationSize == 0;
   for (size_t i = 0; i < mix.files.size(); ++i) {
-    const auto &[path, weight] = mix.files[i];
-    const std::string &name = mix.names.empty() ? path : mix.names[i];
-    auto store = TokenStore::open(path, variants);
-    if (!store.isOk())
-      return named(store.status(), mix, i);
-    QLORA_RETURN_IF_ERROR(checkObjective(*store, name, variants));
-    stores->push_back(std::move(*store));
-    sources.push_back({name,
-                       stores->back().isWhole()
-                           ? stores->back().rows()
-                           : stores->back().rows() / variants.sidesInFile(),
-                       weight});
+    const TokenStore &store = (*mix.stores)[i];
+    const double weight = mix.files[i].weight;
+    sources.push_back(
+        {mix.names[i],
+         store.rows() / (store.isWhole() ? 1 : variants.sidesInFile()),
+         weight});
     isPlain = isPlain && weight == 1;
   }
-  QLORA_RETURN_IF_ERROR(checkMix(*stores, mix));
-  QLORA_RETURN_IF_ERROR(scanFiles(*stores, mix));
-  RowSelection chosen;
   QLORA_RETURN_IF_ERROR(checkRowNumbers(sources));
+  RowSelection chosen;
   if (!isPlain) {
     QLORA_ASSIGN_OR_RETURN(
         chosen, selectRows(sources, mix.validationSize, options.seed));
@@ -126,11 +122,12 @@ StatusOr<DataParts> openMix(const DataMix &mix,
   DataParts parts;
   QLORA_ASSIGN_OR_RETURN(
       parts.training,
-      makeDataset({stores, std::move(chosen.training)}, variants, options));
+      makeDataset({mix.stores, std::move(chosen.training)}, variants, options));
   if (!chosen.validation.empty()) {
     QLORA_ASSIGN_OR_RETURN(
         parts.validation,
-        makeDataset({stores, std::move(chosen.validation)}, variants, options));
+        makeDataset({mix.stores, std::move(chosen.validation)}, variants,
+                    options));
   }
   return parts;
 }

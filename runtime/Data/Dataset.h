@@ -106,12 +106,21 @@ struct DataMix {
   std::vector<WeightedPath> files;
   std::vector<std::string> names = {}; ///< for errors; empty: the paths
   double validationSize = 0;           ///< argument of selectRows()
+  /// The opened files: set by openStores(), indexed by makeIndexes().
+  std::shared_ptr<DatasetRows::Stores> stores = nullptr;
 };
+/// Opens the files of a mix, and checks that they suit the program.
+Status openStores(DataMix &mix, const CompiledVariants &variants);
+
 struct DataParts {
   std::unique_ptr<Dataset> training, validation; ///< `validation` may be null
 };
-StatusOr<DataParts> openMix(const DataMix &mix,
-                            const CompiledVariants &variants,
+/// Makes the datasets of a mix whose files have indexes.
+StatusOr<DataParts> makeDatasets(const DataMix &mix,
+                                 const CompiledVariants &variants,
+                                 const ScheduleOptions &options);
+/// Does all of this on a single rank.
+StatusOr<DataParts> openMix(DataMix mix, const CompiledVariants &variants,
                             const ScheduleOptions &options);
 
 /// Opens a token file or a rows file and checks all of it.

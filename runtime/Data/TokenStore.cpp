@@ -22,11 +22,13 @@ static std::span<uint8_t> writableBytes(std::vector<T> &values) {
 
 /// Calls `visit(i, value)` for each value of a tensor; reads it in windows.
 template <typename T, typename Visit>
-static Status visitValues(const SafetensorsFile &file,
-                          const SafetensorsTensor &tensor, const Visit &visit) {
+static Status
+visitValues(const SafetensorsFile &file, const SafetensorsTensor &tensor,
+            const std::function<Status()> &often, const Visit &visit) {
   std::vector<T> window;
   const int64_t count = tensor.elementCount();
   for (int64_t i = 0; i < count;) {
+    QLORA_RETURN_IF_ERROR(often());
     window.resize(static_cast<size_t>(std::min(kWindow, count - i)));
     QLORA_RETURN_IF_ERROR(file.read(
         tensor, static_cast<uint64_t>(i) * sizeof(T), writableBytes(window)));
@@ -37,11 +39,26 @@ static Status visitValues(const SafetensorsFile &file,
 }
 
 StatusOr<TokenStore> TokenStore::open(const std::string &path,
+                                      const std::string &name,
                                       const CompiledVariants &variants) {
-  QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
-  TokenStore store(std::move(file), variants.vocabSize);
-  QLORA_RETURN_IF_ERROR(store.load(variants));
+  auto file = SafetensorsFile::open(path);
+  if (!file.isOk())
+    return name == path ? file.status() : file.status().withContext(name);
+  TokenStore store(std::move(*file), name, variants.vocabSize);
+  QLORA_RETURN_IF_ERROR(store.named(store.load(variants)));
   return store;
+}
+
+/// Names the user's file in an error, which names the cached one.
+Status TokenStore::named(const Status &status) const {
+  return status.isOk() || name == file.path() ? status
+                                              : status.withContext(name);
+}
+
+std::string TokenStore::indexKey() const {
+  const FileIdentity &is = file.identity();
+  return fmt::format("{} {} {} {} {} {}", is.bytes, is.inode, is.modified,
+                     is.changed, index.longest(), vocabSize);
 }
 
 StatusOr<const SafetensorsTensor *>
@@ -119,20 +136,19 @@ Status TokenStore::checkOffsets() {
   return Status::ok();
 }
 
-Status TokenStore::scan(std::shared_ptr<const HostMemory> memory,
-                        uint64_t offset, const WatchListener &often) {
-  index.place(std::move(memory), offset);
+Status TokenStore::scan(const Often &often) {
   if (offsets)
-    QLORA_RETURN_IF_ERROR(scanOffsets());
+    QLORA_RETURN_IF_ERROR(named(scanOffsets(often)));
   if (judgements)
-    QLORA_RETURN_IF_ERROR(scanJudgements());
-  return scanTokens(often);
+    QLORA_RETURN_IF_ERROR(named(scanJudgements(often)));
+  return named(scanTokens(often));
 }
 
-Status TokenStore::scanOffsets() {
+Status TokenStore::scanOffsets(const Often &often) {
   const int64_t tokens = ids->shape[0];
   int64_t begin = 0;
-  return visitValues<int64_t>(file, *offsets, [&](int64_t i, int64_t end) {
+  return visitValues<
+      int64_t>(file, *offsets, often, [&](int64_t i, int64_t end) {
     if (i == 0 ? end != 0 : end <= begin || (i == rows() && end != tokens))
       return Status::dataLoss("'{}': row_offsets does not increase from 0 to "
                               "the {} tokens of input_ids",
@@ -147,15 +163,16 @@ Status TokenStore::scanOffsets() {
   });
 }
 
-Status TokenStore::scanJudgements() {
-  return visitValues<int32_t>(file, *judgements, [&](int64_t row, int32_t is) {
-    if (is != 0 && is != 1)
-      return Status::invalid("'{}': desirable has {} for row {}, which is "
-                             "neither 0 nor 1",
-                             file.path(), is, row);
-    index.addJudgement(row, is == 1);
-    return Status::ok();
-  });
+Status TokenStore::scanJudgements(const Often &often) {
+  return visitValues<int32_t>(
+      file, *judgements, often, [&](int64_t row, int32_t is) {
+        if (is != 0 && is != 1)
+          return Status::invalid("'{}': desirable has {} for row {}, which is "
+                                 "neither 0 nor 1",
+                                 file.path(), is, row);
+        index.addJudgement(row, is == 1);
+        return Status::ok();
+      });
 }
 
 std::string TokenStore::placeName(int64_t row, int64_t position) const {
@@ -165,12 +182,11 @@ std::string TokenStore::placeName(int64_t row, int64_t position) const {
                      row / batch, row % batch, position);
 }
 
-Status TokenStore::scanTokens(const WatchListener &often) {
+Status TokenStore::scanTokens(const Often &often) {
   ContentHash content;
   bool isLabelled = false;
   for (int64_t first = 0, last = 0; first < rows(); first = last) {
-    if (often)
-      QLORA_RETURN_IF_ERROR(often());
+    QLORA_RETURN_IF_ERROR(often());
     int64_t size = length(first);
     for (last = first + 1; last < rows() && (size += length(last)) <= kWindow;
          ++last)

@@ -31,13 +31,14 @@
 #define QLORA_RUNTIME_DATA_TOKENSTORE_H
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Base/Subprocess.h"
 #include "runtime/Data/RowIndex.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Module/CompiledVariants.h"
@@ -48,22 +49,23 @@ namespace qlora {
 /// Immutable once it has an index.
 class TokenStore {
 public:
-  /// Opens a file and checks the shapes of its tensors.
+  /// Opens a file and checks the shapes of its tensors. `name` is the file that
+  /// it was made from, for errors.
   static StatusOr<TokenStore> open(const std::string &path,
+                                   const std::string &name,
                                    const CompiledVariants &variants);
   /// Bytes of the index, a multiple of 8.
   uint64_t indexBytes() const { return index.bytes(); }
-  /// Makes the index at `offset` of zeroed memory. Checks every token id, label
-  /// and offset against the compiled sizes; errors name the file, row and
-  /// position. Calls `often`, which can end the work.
-  Status scan(std::shared_ptr<const HostMemory> memory, uint64_t offset,
-              const WatchListener &often = {});
-  /// Uses an index that scan() has made for the same file.
-  void use(std::shared_ptr<const HostMemory> memory, uint64_t offset) {
+  /// Returns a text that is equal only for stores of one file with one index.
+  std::string indexKey() const;
+  /// Has the index at `offset` of memory, which is zeroed before scan().
+  void setIndex(std::shared_ptr<const HostMemory> memory, uint64_t offset) {
     index.place(std::move(memory), offset);
   }
-  /// Returns what the file had when it was opened.
-  const FileIdentity &identity() const { return file.identity(); }
+  /// Reads all rows and fills the index. Checks every token id, label and
+  /// offset against the compiled sizes; errors name the file, row and position.
+  /// Calls `often`, which can end the work.
+  Status scan(const std::function<Status()> &often);
 
   /// Whether this is a token file, whose order and padding are used unchanged.
   bool isWhole() const { return index.isWhole(); }
@@ -114,16 +116,18 @@ private:
     bool isTarget(size_t t) const;
   };
 
-  TokenStore(SafetensorsFile file, int64_t vocabSize)
-      : file(std::move(file)), vocabSize(vocabSize) {}
+  TokenStore(SafetensorsFile file, std::string name, int64_t vocabSize)
+      : file(std::move(file)), name(std::move(name)), vocabSize(vocabSize) {}
   Status load(const CompiledVariants &variants);
   Status checkWhole(const std::vector<int64_t> &shape,
                     const CompiledVariants &variants);
   Status checkOffsets();
-  Status scanOffsets();
-  Status scanJudgements();
+  using Often = std::function<Status()>;
+  Status scanOffsets(const Often &often);
+  Status scanJudgements(const Often &often);
   /// Counts the labels of each row and computes the digest.
-  Status scanTokens(const WatchListener &often);
+  Status scanTokens(const Often &often);
+  Status named(const Status &status) const;
   /// Reads and checks rows [first, last).
   StatusOr<Tokens> read(int64_t first, int64_t last) const;
   StatusOr<std::vector<int32_t>> readPart(const SafetensorsTensor *tensor,
@@ -135,6 +139,7 @@ private:
   integers(std::string_view name, const std::vector<int64_t> &shape) const;
 
   SafetensorsFile file;
+  std::string name; ///< the user's file
   int64_t vocabSize;
   int64_t batch = 0; ///< sequences per micro-batch of a token file, else 0
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;

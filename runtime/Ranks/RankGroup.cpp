@@ -243,6 +243,40 @@ Status RankGroup::sum(std::span<double> values) {
   return sumOverRanks(*group, values);
 }
 
+Status RankGroup::workWhileOthersWait(const Work &work) {
+  const auto someWork = [&](int64_t thisWorks) -> StatusOr<bool> {
+    QLORA_RETURN_IF_ERROR(sum(std::span(&thisWorks, 1)));
+    return thisWorks > 0;
+  };
+  // All ranks call someWork() together. The ranks that work call it twice a
+  // second, so a waiting rank never waits for long.
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPause = std::chrono::milliseconds(500);
+  auto last = Clock::now();
+  const auto often = [&] {
+    if (Clock::now() - last < kPause)
+      return Status::ok();
+    last = Clock::now();
+    return someWork(1).status();
+  };
+  if (work)
+    QLORA_RETURN_IF_ERROR(work(often));
+  for (bool waits = true; waits;) {
+    QLORA_ASSIGN_OR_RETURN(waits, someWork(0));
+  }
+  return Status::ok();
+}
+
+StatusOr<FileDescriptor> RankGroup::shareForReading(std::string_view name,
+                                                    FileDescriptor own,
+                                                    uint64_t bytes) {
+  QLORA_ASSIGN_OR_RETURN(
+      LocalRanks::Shared shared,
+      local.share(*group, name, {std::move(own), LocalRanks::Access::kRead},
+                  bytes));
+  return std::move(shared.memory);
+}
+
 static StatusOr<FrozenArena> mapArena(const FileDescriptor &memory,
                                       bool isFilled, uint64_t bytes) {
   if (!memory.isOpen())

@@ -93,6 +93,20 @@ public:
   Status sum(std::span<int64_t> values);
   Status sum(std::span<double> values);
 
+  /// Long work of a rank. It must call its argument at least every second, and
+  /// end with the argument's error.
+  using Work = std::function<Status(const std::function<Status()> &often)>;
+
+  /// Runs `work`, which may be null, and returns when no rank works any more.
+  /// Waiting for work has no time limit. Fails if a rank has died. All ranks
+  /// call this.
+  Status workWhileOthersWait(const Work &work);
+
+  /// Returns the memory that this machine's first rank gives in `own`, for
+  /// reading; it must have at least `bytes` bytes. All ranks call this.
+  StatusOr<FileDescriptor> shareForReading(std::string_view name,
+                                           FileDescriptor own, uint64_t bytes);
+
   /// Returns a file that has the frozen weights, or a closed descriptor.
   using OpenFilled = std::function<FileDescriptor()>;
 

@@ -92,8 +92,7 @@ private:
   std::optional<PreparedAdapter> adapter; ///< only on rank 0, if it trains
   SessionRecord record;
   std::optional<Metrics> metrics; ///< only rank 0 has it
-  std::unique_ptr<Dataset> trainData, validationData;
-  DataSummary trainSummary;
+  SessionData data;
   KernelObserver observer;
   std::unique_ptr<Profiler> profiler; ///< null: not requested
   LoadedWeights weights;
@@ -151,7 +150,7 @@ Status Session::announce(const Run &run) {
   QLORA_RETURN_IF_ERROR(
       run.train ? writeRecord()
                 : metrics->open(outputFolder, Metrics::Start::kAppend));
-  metrics->say(runHeader(run, trainSummary));
+  metrics->say(runHeader(run, data.summary));
   if (request.ranksPerGpu > 1)
     metrics->say(fmt::format("sharing  {}", sharingText(request.ranksPerGpu)));
   if (request.verbose)
@@ -201,23 +200,13 @@ Status Session::openData() {
     request.note = [&](std::string_view text) { metrics->note(text); };
     request.warn = [&](std::string_view text) { metrics->warn(text); };
   }
-  const auto open = [&](const char *option, DataSummary *summary,
-                        std::unique_ptr<Dataset> *kept) {
-    if (metrics)
-      request.progress = metrics->progress(
-          "tokenising " + dataName(options, option), Metrics::kBytes);
-    return openDataFile(request, option, group, summary, kept);
-  };
-  if (trains(options) || options.number("val_set_size") > 0) {
-    QLORA_ASSIGN_OR_RETURN(
-        trainData, open("train_file", &trainSummary, &validationData));
-  }
-  if (!trains(options))
-    trainData.reset();
-  if (!options.paths("validation_file").empty()) {
-    QLORA_ASSIGN_OR_RETURN(validationData,
-                           open("validation_file", nullptr, nullptr));
-  }
+  request.trains = trains(options);
+  if (metrics)
+    request.progress = [&](const std::string &option) {
+      return metrics->progress("tokenising " + dataName(options, option),
+                               Metrics::kBytes);
+    };
+  QLORA_ASSIGN_OR_RETURN(data, openDataFiles(request, group));
   return Status::ok();
 }
 
@@ -267,12 +256,12 @@ Status Session::loadBase() {
 
 /// Returns the steps that the options request; 0 without training data.
 int64_t Session::totalSteps() const {
-  if (!trainData)
+  if (!data.training)
     return 0;
   if (const int64_t steps = options.integer("max_steps"); steps > 0)
     return steps;
   const auto perEpoch = static_cast<double>(
-      trainData->schedule().stepsPerEpoch(stepShape().count()));
+      data.training->schedule().stepsPerEpoch(stepShape().count()));
   return static_cast<int64_t>(
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
@@ -290,10 +279,10 @@ uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
     return 0;
   ResidentMemoryEstimate touched(module, group.dataRank());
-  if (trainData)
-    touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
-  if (validationData)
-    touched.addEvaluation(validationData->schedule(), stepShape());
+  if (data.training)
+    touched.addTraining(data.training->schedule(), stepShape(), totalSteps());
+  if (data.validation)
+    touched.addEvaluation(data.validation->schedule(), stepShape());
   if (answers)
     touched.addGeneration();
   return touched.untouchedBytes();
@@ -328,7 +317,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
     if (!status.isOk())
       metrics->warn(status.message()); // the adapter is written
   for (const auto &extra : extras)
-    QLORA_RETURN_IF_ERROR(extra->end(run, trainSummary, result));
+    QLORA_RETURN_IF_ERROR(extra->end(run, data.summary, result));
   return Status::ok();
 }
 
@@ -362,7 +351,7 @@ StatusOr<int> Session::work(const Run &run) {
 Status Session::openProfiler() {
   if (request.profile.path.empty())
     return Status::ok();
-  if (!trainData)
+  if (!data.training)
     return Status::invalid(
         "--profile needs training steps. Fix: --max-steps 10");
   QLORA_ASSIGN_OR_RETURN(
@@ -398,16 +387,17 @@ StatusOr<int> Session::run() {
   QLORA_ASSIGN_OR_RETURN(
       answers, AnswerEvaluation::open(module, *device, options, group,
                                       listener()));
-  QLORA_RETURN_IF_ERROR(checkRankConsistency(
-      request, module, options, group, trainData.get(), validationData.get()));
+  QLORA_RETURN_IF_ERROR(checkRankConsistency(request, module, options, group,
+                                             data.training.get(),
+                                             data.validation.get()));
   QLORA_RETURN_IF_ERROR(
       checkSharedMemory(module, request.ranksPerGpu, env, group));
   QLORA_ASSIGN_OR_RETURN(const std::string hardware,
                          hardwareText(*device, group, request, env));
   QLORA_RETURN_IF_ERROR(findSpeeds());
-  if (trainData)
+  if (data.training)
     QLORA_RETURN_IF_ERROR(
-        start.compare({module, options, *trainData, stepShape(),
+        start.compare({module, options, *data.training, stepShape(),
                        threadsPerRank(threadsOf(request, env))}));
   QLORA_RETURN_IF_ERROR(loadBase());
   Program program(module, *device);
@@ -417,8 +407,8 @@ StatusOr<int> Session::run() {
                 *device,
                 program,
                 observer,
-                trainData.get(),
-                validationData.get(),
+                data.training.get(),
+                data.validation.get(),
                 listener(),
                 profiler.get(),
                 answers.get(),
@@ -426,7 +416,7 @@ StatusOr<int> Session::run() {
                 stepShape(),
                 totalSteps(),
                 {module, *device, ownBytes(), untouchedBytes(),
-                 trainData ? streamBufferBytes(module, group.size()) : 0},
+                 data.training ? streamBufferBytes(module, group.size()) : 0},
                 hardware};
   for (const auto &extra : extras)
     QLORA_RETURN_IF_ERROR(extra->begin(run));

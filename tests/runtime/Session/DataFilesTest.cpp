@@ -146,6 +146,26 @@ TEST_F(DataFiles, ColumnsAndProcessesReachTheConverter) {
     EXPECT_NE(words.find(flags), std::string::npos) << words;
 }
 
+TEST_F(DataFiles, ABrokenRowIsReportedOnce) {
+  const std::vector<int32_t> ids = {1, 2, 3, 99, 5}, labels(5, 1);
+  save("broken.safetensors",
+       {item("input_ids", SafetensorsDtype::kI32, ids, {5}),
+        item("labels", SafetensorsDtype::kI32, labels, {5}),
+        item("row_offsets", SafetensorsDtype::kI64,
+             std::vector<int64_t>{0, 2, 5}, {3})});
+  for (const char *ranks : {"1", "3"}) {
+    const ProcessOutput output =
+        run({"--train-file", at("broken.safetensors"), "--output-dir",
+             at("out"), "--gpus", ranks, "--overwrite-output-dir"});
+    EXPECT_EQ(output.exitCode, 1);
+    const std::string error = "': row 1, position 1: token id 99 is outside";
+    const size_t first = output.errors.find(error);
+    EXPECT_NE(first, std::string::npos) << output.errors;
+    EXPECT_EQ(output.errors.find("error", first), std::string::npos)
+        << output.errors;
+  }
+}
+
 TEST_F(DataFiles, SummaryOfEachKindOfFile) {
   auto summarize = [&](const std::string &file) {
     Options options;
@@ -159,18 +179,13 @@ TEST_F(DataFiles, SummaryOfEachKindOfFile) {
     RankGroup group = std::move(RankGroup::join({}, FileDescriptor(),
                                                 std::chrono::minutes(1)))
                           .value();
-    DataSummary summary, unasked;
-    for (const bool reports : {true, false}) {
-      DataRequest request{options, variants, vocabSize};
-      if (reports)
-        request.note = [](std::string_view) {};
-      auto data = openDataFile(request, "train_file", group,
-                               reports ? &summary : &unasked);
-      EXPECT_TRUE(data.isOk()) << data.status().message();
-    }
+    DataRequest request{options, variants, vocabSize};
     // Ranks that report nothing do not read the whole file for the summary.
-    EXPECT_EQ(unasked.rows, 0);
-    return summary;
+    EXPECT_EQ(openDataFiles(request, group).value().summary.rows, 0);
+    request.note = [](std::string_view) {};
+    auto data = openDataFiles(request, group);
+    EXPECT_TRUE(data.isOk()) << data.status().message();
+    return data.value().summary;
   };
   // Eight micro-batches of two rows of eight tokens. The first token of a row
   // is never a target.

@@ -197,7 +197,7 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
         << "the frozen base alone needs " << formatBytes(base)
-        << (options.mesh.fsdp > 1 || options.mesh.tp > 1 || options.mesh.ep > 1
+        << (baseHolders(options.mesh) > 1
                 ? " on each rank; use more ranks in --parallel"
                 : ", unsharded; --parallel fsdp=N shards it over N ranks");
   if (std::string tensors = largestTensors(program); !tensors.empty())

@@ -19,7 +19,8 @@
 // have more bytes than the table. Then place-frozen-weights shards and gathers
 // the table.
 //
-// Tensor-parallel ranks (shard-matmuls) have the same rows: only partial
+// If an axis of slices shards tables, they become slices. Its ranks may have
+// the same rows, as tensor-parallel ranks do (shard-matmuls): then only partial
 // results of the head are gathered, and sums are all-reduced.
 //
 //   %y   = model.embedding %ids, %w {words = 1000}    // w [500, 64], a shard
@@ -35,6 +36,7 @@
 #include "dialects/Train/Train.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Options/MeshAxes.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -54,7 +56,7 @@ public:
 
 private:
   void runOnOperation() override;
-  void sliceTables(const llvm::StringSet<> &onHost, int64_t ranks);
+  void sliceTables(const llvm::StringSet<> &onHost, const MeshAxis &axis);
 };
 } // namespace
 
@@ -124,9 +126,9 @@ static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
          });
 }
 
-/// Shards a table over tensor-parallel ranks, which have the same rows.
+/// Shards a table over the ranks of an axis.
 static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
-                       int64_t ranks) {
+                       const MeshAxis &axis, int64_t ranks) {
   sliceParameter(parameter, {0, {parameter.getTensorType().getDimSize(0)}},
                  ranks);
   for (TableOp op : tables) {
@@ -135,7 +137,8 @@ static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
     OpBuilder builder(op, &stage);
     auto slice = cast<WeightOp>(builder.clone(*weight));
     slice.getResult().setType(parameter.getTensorType());
-    op->replaceAllUsesWith(op.shardTable(builder, slice, ranks, Ranks::TP));
+    op->replaceAllUsesWith(
+        op.shardTable(builder, slice, ranks, static_cast<Ranks>(axis.group)));
     op->erase();
     if (weight->use_empty())
       weight.erase();
@@ -143,7 +146,8 @@ static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
 }
 
 void ShardVocabularyPass::sliceTables(const llvm::StringSet<> &onHost,
-                                      int64_t ranks) {
+                                      const MeshAxis &axis) {
+  const int64_t ranks = model::meshOf(getOperation()).*axis.ranks;
   llvm::MapVector<Attribute, SmallVector<TableOp>> tables;
   llvm::DenseMap<Attribute, size_t> uses;
   for (auto step : getOperation().getOps<StepOp>())
@@ -161,7 +165,7 @@ void ShardVocabularyPass::sliceTables(const llvm::StringSet<> &onHost,
     if (onHost.contains(parameter.getSymName()) ||
         !canSliceTable(parameter, ops, uses[name], ranks, form == "true"))
       continue;
-    sliceTable(parameter, ops, ranks);
+    sliceTable(parameter, ops, axis, ranks);
     tablesDivided += ops.size();
   }
 }
@@ -172,14 +176,15 @@ void ShardVocabularyPass::runOnOperation() {
         << form << "'";
     return signalPassFailure();
   }
-  const int64_t sharing = model::meshOf(getOperation()).tp;
-  if ((shards <= 1 && sharing <= 1) || form == "false")
+  const MeshAxis *sharing =
+      axisWith(model::meshOf(getOperation()), kSlices | kTables);
+  if ((shards <= 1 && !sharing) || form == "false")
     return;
   llvm::StringSet<> onHost;
   if (offloadTables)
     onHost = hostTables(getOperation());
-  if (sharing > 1)
-    return sliceTables(onHost, sharing);
+  if (sharing)
+    return sliceTables(onHost, *sharing);
   for (auto step : getOperation().getOps<StepOp>()) {
     SmallVector<TableOp> tables(step.getBody().getOps<TableOp>());
     for (TableOp op : tables)

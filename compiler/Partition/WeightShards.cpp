@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Creates a model.weight for each range of a weight, and tp and ep shards.
+// Creates a model.weight for each range of a weight, and slices.
 
 #include "compiler/Partition/WeightShards.h"
 

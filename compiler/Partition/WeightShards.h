@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Shards of weights for passes that shard matmuls, sequences, experts or
-// tables: ranges of trainable weights, and tp and ep shards of frozen weights.
+// tables: ranges of trainable weights, and slices of frozen weights.
 
 #ifndef QLORA_COMPILER_PARTITION_WEIGHTSHARDS_H
 #define QLORA_COMPILER_PARTITION_WEIGHTSHARDS_H
@@ -25,7 +25,7 @@ struct ShardedWeight {
 /// Keyed by parameter name.
 using ShardedWeights = llvm::MapVector<mlir::StringAttr, ShardedWeight>;
 
-/// Changes a frozen parameter to one rank's tp or ep shard. The shard's block
+/// Changes a frozen parameter to one rank's slice. The shard's block
 /// size and scales may differ from the whole's (runtime/Weights/Slices.h).
 void sliceParameter(model::ParameterOp parameter, const ShardedWeight &how,
                     int64_t ranks);

@@ -36,6 +36,7 @@
 #include "dialects/Program/Program.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Options/MeshAxes.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -133,13 +134,14 @@ static bool isDividedTable(ParameterOp parameter) {
          });
 }
 
-/// Returns whether the parameter is an ep shard or a sharded table: then fsdp
-/// ranks have different values, which cannot be sharded further.
+/// Returns whether the parameter is a slice over the ranks of fsdp, or a
+/// sharded table: then fsdp ranks have different values, which cannot be
+/// sharded further.
 static bool isPart(ParameterOp parameter) {
-  const bool isOfExperts =
-      parameter.getSlice() &&
-      model::meshOf(parameter->getParentOfType<ModuleOp>()).ep > 1;
-  return isOfExperts || isDividedTable(parameter);
+  const bool isOfFsdpRanks =
+      parameter.getSlice() && slicesOverPieceRanks(model::meshOf(
+                                  parameter->getParentOfType<ModuleOp>()));
+  return isOfFsdpRanks || isDividedTable(parameter);
 }
 
 /// Returns whether a frozen parameter can be sharded.

@@ -122,7 +122,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
         emitted.setDecodedScales(slice->getCodedScales());
       }
     };
-    // Quantized tensors, tp and ep slices and frozen fsdp shards are one op
+    // Quantized tensors, slices and frozen fsdp shards are one op
     // with the names of all parts. Other tensors get one op per part.
     if (!parameter.getPartNames() || stored || parameter.getSlice() ||
         (place.piece && !parameter.getTrainable())) {

@@ -41,7 +41,7 @@ Status fillGeneration(const Options &o, CompileOptions &c) {
   if (c.generationRows == 0)
     return Status::ok();
   const std::string given = o.spelling("generation_batch");
-  if (c.mesh.tp > 1 || c.mesh.cp > 1 || c.mesh.ep > 1 || c.mesh.pp > 1)
+  if (!usesOnlyFsdpRanks(c.mesh))
     return Status::invalid(
         "{} does not work with --parallel {}; use fsdp, or remove one", given,
         o.text("parallel"));

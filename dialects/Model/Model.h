@@ -230,6 +230,8 @@ qlora_mesh meshOf(mlir::Operation *module);
 /// Sets the size of one axis of a module's mesh.
 void setAxis(mlir::Operation *module, uint32_t qlora_mesh::*axis,
              int64_t ranks);
+/// Whether the ranks of a group have the same rows of data.
+bool haveSameRows(Ranks ranks);
 /// Ranks of the axes of group FSDP, whatever they shard.
 int64_t piecesOf(mlir::Operation *module);
 

@@ -97,7 +97,7 @@ def Model_RanksAttr : EnumAttr<Model_Dialect, Model_Ranks, "ranks">;
 
 def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
   let mnemonic = "slice";
-  let summary = "a rank's shard of a frozen weight, in group TP or EP";
+  let summary = "a rank's shard of a frozen weight, over an axis of slices";
   let description = [{
     In its files the weight is `ranks` times as long in `dimension`. That
     dimension consists of consecutive `segments` (q, k and v of one projection);

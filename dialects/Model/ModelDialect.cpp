@@ -128,12 +128,12 @@ LogicalResult ModelDialect::verifyOperationAttribute(Operation *op,
 static constexpr StringLiteral kMeshAttr = "model.mesh";
 
 static constexpr StringLiteral kAxes[] = {
-#define QLORA_AXIS(NAME, GROUP, WORDS) #NAME,
+#define QLORA_AXIS(NAME, GROUP, TRAITS, WORDS) #NAME,
 #include "runtime/ABI/Enums.def"
 };
 
 static constexpr uint32_t qlora_mesh::*kSizes[] = {
-#define QLORA_AXIS(NAME, GROUP, WORDS) &qlora_mesh::NAME,
+#define QLORA_AXIS(NAME, GROUP, TRAITS, WORDS) &qlora_mesh::NAME,
 #include "runtime/ABI/Enums.def"
 };
 
@@ -153,6 +153,15 @@ void qlora::model::setAxis(Operation *module, uint32_t qlora_mesh::*axis,
   for (uint32_t qlora_mesh::*size : kSizes)
     sizes.push_back(mesh.*size);
   module->setAttr(kMeshAttr, MeshAttr::get(module->getContext(), sizes));
+}
+
+bool qlora::model::haveSameRows(Ranks ranks) {
+  enum Rows { Own, Same };
+  static constexpr Rows kRows[] = {
+#define QLORA_GROUP(NAME, NUMBER, CASE, WORD, PLACE, ROWS, TITLE) ROWS,
+#include "runtime/ABI/Enums.def"
+  };
+  return kRows[unsigned(ranks)] == Same;
 }
 
 int64_t qlora::model::piecesOf(Operation *module) {

@@ -324,8 +324,8 @@ def Model_TableOp : OpInterface<"TableOp"> {
     InterfaceMethod<"False for forms that cannot be sharded.", "bool",
       "canShardTable">,
     InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks.
-      Returns replacements of the results. Ranks of the group FSDP have
-      different tokens, ranks of TP equal ones.}],
+      Returns replacements of the results. `haveSameRows(ranks)` says whether
+      the ranks have the same tokens.}],
       "::llvm::SmallVector<::mlir::Value>", "shardTable",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$piece,
            "int64_t":$shards, "::qlora::model::Ranks":$ranks)>,

@@ -223,24 +223,24 @@ KernelCall HeadMergeOp::getKernelCall() {
 
 /// All-gathers the rows of `x` of each rank.
 static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards,
-                        Ranks ranks = Ranks::FSDP) {
+                        Ranks ranks) {
   return AllGatherOp::create(
       b, loc, withRows(x, shards * tensorOf(x).getDimSize(0)), x, ranks);
 }
 
-/// Returns the rows of all ranks' tokens; TP ranks have the same tokens.
+/// Returns the rows of all ranks' tokens, which may be the same tokens.
 static Value rowsOfAll(OpBuilder &b, Location loc, Value x, int64_t shards,
                        Ranks ranks) {
-  return ranks == Ranks::TP ? x : gatherRows(b, loc, x, shards);
+  return haveSameRows(ranks) ? x : gatherRows(b, loc, x, shards, ranks);
 }
 
 /// Returns the rows of this rank's tokens, summed over ranks.
 static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                          Ranks ranks) {
-  if (ranks == Ranks::TP)
-    return AllSumOp::create(b, loc, x);
+  if (haveSameRows(ranks))
+    return AllSumOp::create(b, loc, x, ranks);
   return ReduceScatterOp::create(
-      b, loc, withRows(x, tensorOf(x).getDimSize(0) / shards), x);
+      b, loc, withRows(x, tensorOf(x).getDimSize(0) / shards), x, ranks);
 }
 
 bool EmbeddingOp::canShardTable() {

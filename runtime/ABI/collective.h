@@ -17,7 +17,8 @@ enum qlora_collective {
 };
 
 enum qlora_group {
-#define QLORA_GROUP(NAME, NUMBER, CASE, WORD) QLORA_GROUP_##NAME = NUMBER,
+#define QLORA_GROUP(NAME, NUMBER, CASE, WORD, PLACE, ROWS, TITLE)              \
+  QLORA_GROUP_##NAME = NUMBER,
 #include "runtime/ABI/Enums.def"
   QLORA_GROUP_COUNT
 };
@@ -26,9 +27,9 @@ enum qlora_group {
  * the mesh repeats it for data parallelism. */
 typedef struct qlora_mesh {
 #ifdef __cplusplus
-#define QLORA_AXIS(NAME, GROUP, WORDS) uint32_t NAME = 1;
+#define QLORA_AXIS(NAME, GROUP, TRAITS, WORDS) uint32_t NAME = 1;
 #else
-#define QLORA_AXIS(NAME, GROUP, WORDS) uint32_t NAME;
+#define QLORA_AXIS(NAME, GROUP, TRAITS, WORDS) uint32_t NAME;
 #endif
 #include "runtime/ABI/Enums.def"
 } qlora_mesh;

@@ -65,8 +65,8 @@ typedef struct qlora_step_block {
   float length_rsqrt; /* 1 / sqrt(tokens of the micro-batch's longest row) */
   float mean_labels;      /* labels of a micro-batch that has rows: the mean
                              over all ranks and micro-batches of the step */
-  uint32_t shard; /* index of this rank in its group TP, or, if TP has one rank,
-                     in its group FSDP: the ranks that shard tables and rows */
+  uint32_t shard; /* index of this rank in the group of the last axis that has
+                     the trait kTables (runtime/Options/MeshAxes.h) */
   uint32_t line_tokens; /* this rank's tokens of each sequence */
   uint32_t line_parts;  /* ranks that shard each sequence: group CP */
   uint32_t line_part;   /* index of this rank in group CP; its first token of a

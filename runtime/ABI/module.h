@@ -107,9 +107,9 @@ typedef struct qlora_parameter {
   uint32_t init;    /* enum qlora_init */
   uint32_t quantization; /* enum qlora_quantization */
   uint32_t block;        /* elements that share a scale, or 0 */
-  uint32_t double_quant; /* 1: scales are codes; 2, only with tp or ep
-                            shards: the whole tensor's scales are codes, and
-                            a shard's are decoded; its layout has no double
+  uint32_t double_quant; /* 1: scales are codes; 2, only with
+                            slices: the whole tensor's scales are codes, and
+                            a slice's are decoded; its layout has no double
                             quantization */
   uint32_t arena;        /* index into arenas */
   uint32_t rank;         /* number of dimensions */
@@ -133,14 +133,14 @@ typedef struct qlora_parameter {
                      GRADIENT has the same layout */
   uint64_t first; /* TRAINABLE and STATE: first byte of the tensor in the range
                      of shards; else 0 */
-  uint32_t slices; /* tp or ep shards. 0: every rank has the whole tensor. Else
-                      the size of axis tp or ep, and `shape` is that of one
-                      shard. The whole tensor is quantized before it is cut,
+  uint32_t slices; /* 0: every rank has the whole tensor. Else the size of
+                      the axis with the trait kSlices, and `shape` is that of
+                      one slice. The whole tensor is quantized before it is cut,
                       and its dimension `slice_dimension` is `slices` times as
                       long. That dimension consists of `segments` runs, whose
                       lengths are constants from `first_segment` on; rank i of
-                      group TP or EP has the i-th of equal parts of each. For
-                      TP, `piece` may shard it further */
+                      the group has the i-th of equal parts of each. For TP,
+                      `piece` may shard it further */
   uint32_t slice_dimension;
   uint32_t segments;
   uint32_t first_segment;

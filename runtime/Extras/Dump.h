@@ -18,7 +18,7 @@
 //   <weight>.packed, .absmax, .quant_map [, .nested_absmax,
 //   .nested_quant_map, .nested_offset], .dequantized
 //                         of each 4-bit weight, with bitsandbytes' names;
-//                         only .dequantized if the weight is a tp or ep shard
+//                         only .dequantized if the weight is a slice
 //
 // Step 1 is the first step with a labelled token. dropout.* exist only if the
 // adapters have dropout (DropoutMasks.h). Logits are computed without dropout.
@@ -76,7 +76,7 @@ private:
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                    int64_t first);
 
-/// Joins the ranks' tp or ep shards of a parameter into the complete tensor:
+/// Joins the ranks' slices of a parameter into the complete tensor:
 /// each segment of the tensor consists of one range per rank, in rank order.
 std::vector<uint8_t> joinSlices(const LoadedModule &module,
                                 const qlora_parameter &parameter,

@@ -26,10 +26,9 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
 }
 
 /// Returns whether a rank's logits include the rows of other ranks. They do if
-/// group FSDP shards the LM head. If group TP shards it, the ranks of the group
-/// have the same rows, so the result is false.
+/// ranks with different rows shard the LM head.
 static bool hasRowsOfAll(const LoadedModule &module) {
-  return shardGroup(module) == QLORA_GROUP_FSDP &&
+  return kGroups[shardGroup(module)].rows == RankRows::Own &&
          std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
            const KernelRow *row = findKernelRow(kernel.name);
            return row && row->op->name == "head_part";
@@ -50,7 +49,7 @@ static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);
   return hasRowsOfAll(run.module)
-             ? part - run.group.collectives(QLORA_GROUP_FSDP).rank()
+             ? part - run.group.collectives(shardGroup(run.module)).rank()
              : part;
 }
 

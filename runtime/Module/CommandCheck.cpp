@@ -19,8 +19,9 @@ namespace qlora {
 static int64_t shardingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);
-  const bool isKnown = group < QLORA_GROUP_REPLICAS;
-  return isKnown ? GroupSizes(m.mesh)[group] : 1;
+  const bool isOfMesh =
+      group < QLORA_GROUP_COUNT && kGroups[group].place != MeshPlace::Run;
+  return isOfMesh ? GroupSizes(m.mesh)[group] : 1;
 }
 
 static Status checkPieces(const qlora_module &m, const qlora_operand &o,

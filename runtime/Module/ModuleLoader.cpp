@@ -42,7 +42,8 @@ std::string_view collectiveName(unsigned kind) {
 
 std::string_view groupName(unsigned group) {
   switch (group) {
-#define QLORA_GROUP(NAME, NUMBER, CASE, WORD) QLORA_CASE(NUMBER, #WORD)
+#define QLORA_GROUP(NAME, NUMBER, CASE, WORD, PLACE, ROWS, TITLE)              \
+  QLORA_CASE(NUMBER, #WORD)
 #include "runtime/ABI/Enums.def"
   }
   return "unknown";

@@ -52,10 +52,10 @@ public:
   int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
   int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
   int contextRanks() const { return static_cast<int>(sizes[QLORA_GROUP_CP]); }
-  int expertRanks() const { return static_cast<int>(sizes[QLORA_GROUP_EP]); }
-  /// Number of tp or ep shards of a weight (qlora_parameter::slices).
+  /// Number of shards of a sliced weight (qlora_parameter::slices).
   uint32_t sliceRanks() const {
-    return static_cast<uint32_t>(std::max(tensorRanks(), expertRanks()));
+    const MeshAxis *axis = axisWith(module->mesh, kSlices);
+    return axis ? module->mesh.*axis->ranks : 1;
   }
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
   /// Number of ranks with the same rows of data.
@@ -64,10 +64,7 @@ public:
   int meshSize() const { return static_cast<int>(sizes.meshSize()); }
   /// Whether entries with a micro-batch have collectives, so that all ranks of
   /// a mesh must run the same entries.
-  bool meetsInEntries() const {
-    return module->mesh.fsdp > 1 || module->mesh.zero2 > 1 ||
-           expertRanks() > 1 || rowRanks() > 1;
-  }
+  bool meetsInEntries() const { return meetsInMicroBatches(module->mesh); }
   /// Whether any stage has a collective over a group (enum qlora_group).
   bool uses(unsigned group) const;
   /// Tokens of an entry's micro-batch on each rank.
@@ -147,9 +144,11 @@ std::string_view collectiveName(unsigned kind);
 std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
-/// The group whose ranks have tp or ep shards (qlora_parameter::slices).
+/// The group whose ranks have slices of weights (qlora_parameter::slices); DP
+/// if there are none.
 inline qlora_group sliceGroup(const LoadedModule &module) {
-  return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_EP;
+  const MeshAxis *axis = axisWith(module.table().mesh, kSlices);
+  return axis ? axis->group : QLORA_GROUP_DP;
 }
 /// Returns the title of an arena kind for display, such as "optimizer states".
 std::string_view arenaTitle(unsigned kind);
@@ -161,7 +160,8 @@ inline std::string cudaVersionText(unsigned version) {
 /// Group that shards embedding tables and head rows. step.shard is this rank's
 /// index in the group.
 inline qlora_group shardGroup(const LoadedModule &module) {
-  return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
+  const MeshAxis *axis = axisWith(module.table().mesh, kTables);
+  return axis ? axis->group : QLORA_GROUP_FSDP;
 }
 /// Whether this is an arena of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {
@@ -172,7 +172,7 @@ inline bool isOnHost(const qlora_arena &arena) {
   return arena.kind == QLORA_ARENA_HOST || arena.kind == QLORA_ARENA_SAVED ||
          arena.on_host != 0;
 }
-/// Returns the complete tensor's shape, even if the arena has a tp or ep shard.
+/// Returns the complete tensor's shape, even if the arena has a slice.
 inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {
   std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
   if (parameter.slices > 1)

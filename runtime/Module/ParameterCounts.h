@@ -37,7 +37,7 @@ struct ParameterCounts {
     return elements;
   }
 
-  /// Adds a parameter of a module; a tp or ep shard counts as its whole tensor.
+  /// Adds a parameter of a module; a slice counts as its whole tensor.
   uint64_t add(const qlora_parameter &parameter) {
     return add(parameter.role, wholeShapeOf(parameter));
   }

@@ -72,7 +72,7 @@ static Status checkFormat(const qlora_parameter &p) {
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
     return damaged("quantized, but its role is {} and its block {}", p.role,
                    p.block);
-  // In tp and ep shards, scales are decoded unless the format forbids that.
+  // In slices, scales are decoded unless the format forbids that.
   const bool isDecoded =
       p.slices != 0 && format->codedScales == CodedScales::kByChoice;
   if (!format->takesDoubleQuant(p.double_quant != 0) ||
@@ -150,14 +150,15 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
 /// Maximum length of a dimension, so that no product overflows.
 static constexpr int64_t kMostLength = int64_t{1} << 40;
 
-/// Checks a tp or ep shard. Segment lengths are those of the complete tensor.
+/// Checks a slice. Segment lengths are those of the complete tensor.
 static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
   if (p.slices == 0)
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
                ? Status::ok()
                : damaged("segments, but no slices");
-  if (p.slices == 1 || p.slices != std::max(m.mesh.tp, m.mesh.ep) ||
-      p.role != QLORA_ROLE_FROZEN || (p.piece != 0 && m.mesh.ep > 1) ||
+  const MeshAxis *axis = axisWith(m.mesh, kSlices);
+  if (!axis || p.slices != m.mesh.*axis->ranks || p.role != QLORA_ROLE_FROZEN ||
+      (p.piece != 0 && slicesOverPieceRanks(m.mesh)) ||
       p.slice_dimension >= p.rank || p.segments == 0 ||
       !isRange(p.first_segment, p.segments, m.constant_count))
     return damaged("{} slices of {} segments in dimension {}", p.slices,

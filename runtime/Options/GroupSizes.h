@@ -15,7 +15,7 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/ABI/collective.h"
+#include "runtime/Options/MeshAxes.h"
 
 namespace qlora {
 
@@ -25,10 +25,9 @@ public:
   constexpr GroupSizes() { sizes.fill(1); }
   /// One mesh. Axes of one group have the same size, unless 1.
   constexpr explicit GroupSizes(const qlora_mesh &mesh) : GroupSizes() {
-#define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
-  sizes[QLORA_GROUP_##GROUP] =                                                 \
-      std::max<int64_t>(sizes[QLORA_GROUP_##GROUP], mesh.NAME);
-#include "runtime/ABI/Enums.def"
+    for (const MeshAxis &axis : kMeshAxes)
+      sizes[axis.group] =
+          std::max<int64_t>(sizes[axis.group], mesh.*axis.ranks);
     *this = on(meshSize());
   }
   /// Returns the sizes in a run of `ranks` ranks, which repeats the mesh.
@@ -48,24 +47,20 @@ public:
   }
 
   constexpr int64_t operator[](unsigned group) const { return sizes[group]; }
-  /// Ranks of one mesh, which has all groups except DP and REPLICAS. FSDP, CP
-  /// and EP use the same ranks. A run has a multiple of this number.
+  /// Ranks of one mesh, which has all groups except those of MeshPlace::Run. A
+  /// run has a multiple of this number.
   constexpr int64_t meshSize() const {
-    return std::max({sizes[QLORA_GROUP_FSDP], sizes[QLORA_GROUP_CP],
-                     sizes[QLORA_GROUP_EP]}) *
-           sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_PP];
+    return largest(MeshPlace::Inner) * largest(MeshPlace::Middle) *
+           largest(MeshPlace::Outer);
   }
   constexpr int64_t stride(unsigned group) const {
-    switch (group) {
-    case QLORA_GROUP_FSDP:
-    case QLORA_GROUP_CP:
-    case QLORA_GROUP_EP:
-      return sizes[QLORA_GROUP_TP];
-    case QLORA_GROUP_PP:
-      return std::max<int64_t>(1, sizes[QLORA_GROUP_DP] /
-                                      sizes[QLORA_GROUP_PP]);
-    case QLORA_GROUP_REPLICAS:
-      return sizes[QLORA_GROUP_FSDP] * sizes[QLORA_GROUP_TP];
+    if (group == QLORA_GROUP_REPLICAS)
+      return sizes[QLORA_GROUP_FSDP] * largest(MeshPlace::Inner);
+    switch (kGroups[group].place) {
+    case MeshPlace::Middle:
+      return largest(MeshPlace::Inner);
+    case MeshPlace::Outer:
+      return std::max<int64_t>(1, sizes[QLORA_GROUP_DP] / sizes[group]);
     default:
       return 1;
     }
@@ -80,8 +75,7 @@ public:
 
   /// Number of ranks that process the same rows of data.
   constexpr int64_t rowRanks() const {
-    return sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP] *
-           sizes[QLORA_GROUP_PP];
+    return sizes[QLORA_GROUP_PP] * rowRanksOfStage();
   }
   /// dataRanks: number of sets of ranks with the same rows of data. dataRank:
   /// index of a rank's set.
@@ -89,13 +83,30 @@ public:
     return sizes[QLORA_GROUP_DP] / rowRanks();
   }
   constexpr int64_t dataRank(int64_t rank) const {
-    return rank % stride(QLORA_GROUP_PP) /
-           (sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP]);
+    return rank % stride(QLORA_GROUP_PP) / rowRanksOfStage();
   }
 
   constexpr bool operator==(const GroupSizes &) const = default;
 
 private:
+  /// Returns the size of the largest group of a place.
+  constexpr int64_t largest(MeshPlace place) const {
+    int64_t most = 1;
+    for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
+      if (kGroups[group].place == place)
+        most = std::max(most, sizes[group]);
+    return most;
+  }
+  /// Number of ranks of one pipeline stage with the same rows of data.
+  constexpr int64_t rowRanksOfStage() const {
+    int64_t ranks = 1;
+    for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
+      if (kGroups[group].rows == RankRows::Same &&
+          kGroups[group].place != MeshPlace::Outer)
+        ranks *= sizes[group];
+    return ranks;
+  }
+
   std::array<int64_t, QLORA_GROUP_COUNT> sizes{};
 };
 

@@ -15,22 +15,6 @@ namespace qlora {
 /// Largest size of an axis: train.so stores numbers of ranks in 16 bits.
 static constexpr int64_t kMaxAxis = 65535;
 
-namespace {
-/// An axis of --parallel.
-struct Axis {
-  std::string_view name;
-  uint32_t qlora_mesh::*ranks;
-  qlora_group group;
-  std::string_view words; ///< what a program does over the axis
-};
-} // namespace
-
-static constexpr Axis kAxes[] = {
-#define QLORA_AXIS(NAME, GROUP, WORDS)                                         \
-  {#NAME, &qlora_mesh::NAME, QLORA_GROUP_##GROUP, WORDS},
-#include "runtime/ABI/Enums.def"
-};
-
 static Status notASize(std::string_view item) {
   return Status::invalid("--parallel: '{}' is not AXIS=RANKS, such as fsdp=4, "
                          "with 1 to {} ranks",
@@ -42,10 +26,11 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
   if (name == "dp")
     return Status::invalid("--parallel: dp has no size, as all remaining ranks "
                            "are data-parallel; set --gpus instead");
-  const auto axis = std::ranges::find(kAxes, name, &Axis::name);
-  if (axis == std::end(kAxes)) {
+  const auto axis = std::ranges::find(kMeshAxes, name, &MeshAxis::name);
+  if (axis == std::end(kMeshAxes)) {
     std::vector<std::string_view> names;
-    std::ranges::transform(kAxes, std::back_inserter(names), &Axis::name);
+    std::ranges::transform(kMeshAxes, std::back_inserter(names),
+                           &MeshAxis::name);
     return Status::invalid("--parallel: '{}' is not an axis; choose from: {}",
                            name, fmt::join(names, ", "));
   }
@@ -55,12 +40,12 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
 
 /// Returns the axis that errors about the number of ranks name: pp, tp, or the
 /// first of the largest others.
-static const Axis &mainAxis(const ParallelMesh &mesh) {
-  return *std::ranges::max_element(kAxes, {}, [&](const Axis &axis) {
+static const MeshAxis &mainAxis(const ParallelMesh &mesh) {
+  return *std::ranges::max_element(kMeshAxes, {}, [&](const MeshAxis &axis) {
     const uint32_t ranks = mesh.*axis.ranks;
-    const int order = axis.group == QLORA_GROUP_PP   ? 2
-                      : axis.group == QLORA_GROUP_TP ? 1
-                                                     : 0;
+    const int order = axis.place() == MeshPlace::Outer   ? 2
+                      : axis.place() == MeshPlace::Inner ? 1
+                                                         : 0;
     return std::pair(ranks > 1 ? order : 0, ranks);
   });
 }
@@ -68,7 +53,7 @@ static const Axis &mainAxis(const ParallelMesh &mesh) {
 Status ParallelMesh::checkRanks(std::string_view subject, int64_t ranks) const {
   if (ranks % size() == 0)
     return Status::ok();
-  const Axis &axis = mainAxis(*this);
+  const MeshAxis &axis = mainAxis(*this);
   return Status::invalid(
       "{} {} over {} ranks, but {} {} started; start a multiple of {}, or "
       "compile with another --parallel {}=N",
@@ -78,7 +63,7 @@ Status ParallelMesh::checkRanks(std::string_view subject, int64_t ranks) const {
 
 std::string ParallelMesh::text() const {
   std::string text;
-  for (const Axis &axis : kAxes)
+  for (const MeshAxis &axis : kMeshAxes)
     if (this->*axis.ranks > 1)
       text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name,
                           this->*axis.ranks);
@@ -87,8 +72,8 @@ std::string ParallelMesh::text() const {
 
 /// Checks the FSDP group's axes, whose sizes must agree. zero2 includes zero1.
 static Status checkPieces(const ParallelMesh &mesh) {
-  const Axis *first = nullptr;
-  for (const Axis &axis : kAxes) {
+  const MeshAxis *first = nullptr;
+  for (const MeshAxis &axis : kMeshAxes) {
     if (axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
       continue;
     if (first && mesh.*axis.ranks != mesh.*first->ranks)
@@ -104,27 +89,32 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether the ranks of a group are consecutive.
-static bool followEachOther(qlora_group group) {
-  return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
-         group == QLORA_GROUP_EP;
+/// Returns whether two axes shard the same weights in ways that exclude each
+/// other. With tp, fsdp shards slices again.
+static bool areExclusive(const MeshAxis &one, const MeshAxis &other) {
+  return (one.has(kSlices) && other.has(kSlices)) ||
+         (one.has(kTables) && other.has(kTables) &&
+          one.place() == other.place());
 }
 
-/// Checks that tp and ep, which both shard experts, are not combined.
 static Status checkTogether(const ParallelMesh &mesh) {
-  if (mesh.tp > 1 && mesh.ep > 1)
-    return Status::invalid(
-        "--parallel: tp={} does not work with ep={} yet; remove one", mesh.tp,
-        mesh.ep);
+  for (const MeshAxis &axis : kMeshAxes)
+    for (const MeshAxis &other : kMeshAxes)
+      if (&axis < &other && mesh.*axis.ranks > 1 && mesh.*other.ranks > 1 &&
+          areExclusive(axis, other))
+        return Status::invalid(
+            "--parallel: {}={} does not work with {}={} yet; remove one",
+            axis.name, mesh.*axis.ranks, other.name, mesh.*other.ranks);
   return Status::ok();
 }
 
-/// Checks axes whose ranks are consecutive: for each two of them, one size must
+/// Checks axes that use the same ranks: for each two of them, one size must
 /// divide the other.
 static Status checkSizes(const ParallelMesh &mesh) {
-  for (const Axis &axis : kAxes)
-    for (const Axis &other : kAxes) {
-      if (!followEachOther(axis.group) || !followEachOther(other.group))
+  for (const MeshAxis &axis : kMeshAxes)
+    for (const MeshAxis &other : kMeshAxes) {
+      if (axis.place() != MeshPlace::Middle ||
+          other.place() != MeshPlace::Middle)
         continue;
       const int64_t one = mesh.*axis.ranks, two = mesh.*other.ranks;
       if (std::max(one, two) % std::min(one, two) != 0)
@@ -136,7 +126,7 @@ static Status checkSizes(const ParallelMesh &mesh) {
 }
 
 Status ParallelMesh::check() const {
-  for (const Axis &axis : kAxes)
+  for (const MeshAxis &axis : kMeshAxes)
     if (this->*axis.ranks < 1 || this->*axis.ranks > kMaxAxis)
       return notASize(fmt::format("{}={}", axis.name, this->*axis.ranks));
   QLORA_RETURN_IF_ERROR(checkPieces(*this));
@@ -147,8 +137,8 @@ Status ParallelMesh::check() const {
 /// Whether an axis of candidates() may have size `number` in a mesh of `ranks`
 /// ranks. If another axis of its group has a size, only that size is possible.
 /// Otherwise, any divisor of `ranks` is.
-static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
-                    int64_t ranks) {
+static bool mayHave(const ParallelMesh &mesh, const MeshAxis &axis,
+                    int64_t number, int64_t ranks) {
   const int64_t known = mesh.groups()[axis.group];
   return known > 1 ? number == known : ranks % number == 0;
 }
@@ -163,7 +153,7 @@ static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
 std::vector<ParallelMesh>
 ParallelMesh::candidates(int64_t ranks, bool trainsModel, int64_t experts) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
-  for (const Axis &axis : kAxes) {
+  for (const MeshAxis &axis : kMeshAxes) {
     const bool isOfTrained = axis.ranks == &qlora_mesh::zero2;
     const bool isOfExperts = axis.group == QLORA_GROUP_EP;
     const int64_t most = isOfExperts ? experts : ranks;

@@ -153,20 +153,16 @@ std::string parallelText(const LoadedModule &module, int ranks) {
         "{}pipeline parallel, {} stages; stage {}: {} ({}){}; {}",
         ranks > together ? "data and " : "", together, module.stage(), bases,
         base, updates, sums);
-  if (const int together = module.tensorRanks(); together > 1)
-    return fmt::format(
-        "{}tensor parallel over {} ranks, slices of {} ({}){}; {}",
-        ranks > together ? "data and " : "", together,
-        shards > 1 ? bases : "a base", base, updates, sums);
-  if (const int together = module.expertRanks(); together > 1)
-    return fmt::format("{}expert parallel over {} ranks, a slice of the base "
-                       "each ({}){}; {}",
-                       ranks > together ? "data and " : "", together, base,
-                       updates, sums);
-  if (const int together = module.contextRanks(); together > 1)
-    return fmt::format("{}context parallel over {} ranks, {} ({}){}; {}",
-                       ranks > together ? "data and " : "", together, bases,
-                       base, updates, sums);
+  for (const MeshAxis &axis : kMeshAxes)
+    if (const int64_t together = module.groups()[axis.group];
+        together > 1 && axis.group != QLORA_GROUP_FSDP)
+      return fmt::format("{}{} over {} ranks, {} ({}){}; {}",
+                         ranks > together ? "data and " : "",
+                         kGroups[axis.group].title, together,
+                         module.sliceRanks() == 1 ? bases
+                         : shards > 1             ? "slices of " + bases
+                                                  : "slices of a base",
+                         base, updates, sums);
   if (shards > 1)
     return fmt::format("data parallel, one base per group of {0} ranks, in {0} "
                        "pieces ({1}){2}; {3}",

@@ -69,7 +69,7 @@ Status checkAnswerOptions(const Options &options) {
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh,
                          ParallelMesh::parse(parallel));
-  if (mesh.rowRanks() > 1 || mesh.ep > 1)
+  if (!usesOnlyFsdpRanks(mesh))
     return Status::invalid(
         "{} does not work with --parallel {}, only with fsdp, zero1 and zero2. "
         "Fix: remove it, and run qlora eval on the trained adapter",

@@ -54,14 +54,15 @@ Status GradientTree::check(const LoadedModule &module, int ranks) {
     return Status::invalid("--reproducible-reductions needs a power of two as "
                            "the number of ranks, not {}. Fix: start {}",
                            ranks, std::bit_floor(static_cast<unsigned>(ranks)));
-  ParallelMesh mesh(module.table().mesh);
-  mesh.zero1 = 1; // shards updates, which follow the reduction
-  if (mesh.size() > 1)
+  if (meetsInMicroBatches(module.table().mesh)) {
+    ParallelMesh mesh(module.table().mesh);
+    mesh.zero1 = 1; // shards updates, which follow the reduction
     return Status::invalid(
         "--reproducible-reductions needs ranks that each compute the gradients "
         "of whole rows, but '{}' was compiled with --parallel {}. Fix: compile "
         "without it",
         module.path(), mesh.text());
+  }
   return Status::ok();
 }
 

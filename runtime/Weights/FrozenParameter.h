@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Fills one frozen weight that is not a tp or ep shard. The weight is copied,
+// Fills one frozen weight that is not a slice. The weight is copied,
 // converted, quantized, or kept in the quantized format of its file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Fills the parameter in `arena`. Not for tp or ep shards.
+/// Fills the parameter in `arena`. Not for slices.
 Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena);
 

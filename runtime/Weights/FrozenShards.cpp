@@ -74,7 +74,7 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 // Shards that one rank copies for all ranks
 //===----------------------------------------------------------------------===//
 
-/// Returns false for an unquantized tp or ep shard of the first dimension,
+/// Returns false for an unquantized slice of the first dimension,
 /// which is one range of elements in each of the `segments`.
 bool isCutFromWhole(const qlora_parameter &parameter) {
   if (!hasParts(parameter))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and tp or ep
-// shards (::slices) into arenas that have no space for a complete tensor. A
+// Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and
+// slices (::slices) into arenas that have no space for a complete tensor. A
 // shard consists of byte ranges of the complete tensor (WholeTensor.h).
 //
 // A rank reads its shard itself if the shard is contiguous in the file and not

@@ -89,7 +89,7 @@ struct ParameterSources {
   /// The group of ranks that hold the base in fsdp shards; rank r has shard r.
   /// Null: the base has no fsdp shards.
   Collectives *shards = nullptr;
-  /// The TP or EP group; rank r has shard r. Null: no tp or ep shards.
+  /// The group with slices; rank r has slice r. Null: no slices.
   Collectives *slices = nullptr;
   /// Index of this rank's fsdp shard of trainable parameters.
   uint32_t piece = 0;
@@ -103,7 +103,7 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
 /// Fills this rank's `share` of the parameters in the FROZEN or HOST arena. If
 /// the base is sharded, all ranks that hold shards call it together
 /// (FrozenShards.h), each with a `share` of everything. Errors name the tensor:
-/// kDataLoss if it cannot be cut into its tp or ep shards (Slices.h),
+/// kDataLoss if it cannot be cut into its slices (Slices.h),
 /// kInvalidArgument if its shape or dtype differs from the compiled program,
 /// kNotFound if it is missing.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,

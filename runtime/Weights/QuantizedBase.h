@@ -7,7 +7,7 @@
 // continues without the cache.
 //
 // Each pipeline stage has a base and a cache file of its own. Ranks that hold
-// fsdp, tp or ep shards of a base have different bytes, so each has its own
+// fsdp shards or slices of a base have different bytes, so each has its own
 // memory and cache file. They fill their shards together (FrozenShards.h), so
 // files are mapped only if every holder of the base finds its file.
 //
@@ -40,8 +40,8 @@ namespace qlora {
 /// base that is only copied would save nothing.
 bool quantizesBase(const LoadedModule &module);
 
-/// Returns the number of consecutive ranks that together hold a base in fsdp,
-/// tp or ep shards. 1: each rank has the complete base.
+/// Returns the number of consecutive ranks that together hold a base in fsdp
+/// shards or slices. 1: each rank has the complete base.
 uint32_t holdersOf(const LoadedModule &module);
 
 /// Returns the name of a quantized base in the cache: a hash of everything that

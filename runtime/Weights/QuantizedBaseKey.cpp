@@ -67,8 +67,7 @@ static std::string layoutText(const qlora_parameter &parameter) {
 }
 
 uint32_t holdersOf(const LoadedModule &module) {
-  return std::max(module.table().mesh.fsdp, module.table().mesh.ep) *
-         module.table().mesh.tp;
+  return static_cast<uint32_t>(baseHolders(module.table().mesh));
 }
 
 static std::string sliceText(const LoadedModule &module,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Defines the tp and ep shards of a weight (qlora_parameter::slices in
+// Defines the slices of a weight (qlora_parameter::slices in
 // ABI/module.h), and which tensors can be sharded this way. The compiler shards
 // only these tensors, and the runtime checks this before it fills a shard. Both
 // include this file, so it includes nothing large.

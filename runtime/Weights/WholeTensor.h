@@ -17,8 +17,8 @@
 
 namespace qlora {
 
-/// Returns the parameter of which `slice` is a tp or ep shard, with the shape,
-/// block and bytes of the complete tensor. Returns `slice` if it has no
+/// Returns the parameter that `slice` is a part of, with the shape, block
+/// and bytes of the complete tensor. Returns `slice` if it has no
 /// `slices`. If a row of the shard is one block, assumes that a row of the
 /// complete tensor is one block too.
 qlora_parameter wholeOf(const qlora_parameter &slice);

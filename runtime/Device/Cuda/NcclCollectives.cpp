@@ -59,24 +59,6 @@ Status NcclCollectives::initialise() {
   return Status::ok();
 }
 
-/// Returns the use of a group, for an error message.
-static const char *useOf(qlora_group group) {
-  switch (group) {
-  case QLORA_GROUP_TP:
-    return "tensor parallelism";
-  case QLORA_GROUP_CP:
-    return "context parallelism";
-  case QLORA_GROUP_PP:
-    return "pipeline parallelism";
-  case QLORA_GROUP_EP:
-    return "expert parallelism";
-  case QLORA_GROUP_REPLICAS:
-    return "gradient reduction";
-  default:
-    return "sharding";
-  }
-}
-
 /// Whether the handle is set. One of NCCL's threads sets it.
 static bool isThere(ncclComm_t &handle) {
   return std::atomic_ref(handle).load(std::memory_order_acquire) != nullptr;
@@ -90,9 +72,9 @@ Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   if (!nccl.commSplit)
     return Status::unavailable(
-        "{} over {} of {} GPUs needs NCCL 2.18 or later; "
-        "update it, or start {} GPUs",
-        useOf(group), sizes[group], host.size(), sizes[group]);
+        "groups of {} of {} GPUs ({}) need NCCL 2.18 or later; update it, or "
+        "start {} GPUs",
+        sizes[group], host.size(), kGroups[group].title, sizes[group]);
   ncclConfig_t config;
   config.blocking = 0;
   const auto first = static_cast<int>(sizes.first(group, host.rank()));

@@ -286,7 +286,7 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
                                      GroupSizes({.tp = 2}).on(4))
                 .status()
                 .message(),
-            "tensor parallelism over 2 of 4 GPUs needs NCCL 2.18 or later; "
+            "groups of 2 of 4 GPUs (tensor parallel) need NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
 }
 

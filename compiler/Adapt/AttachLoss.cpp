@@ -34,7 +34,8 @@ private:
   LogicalResult attachTo(func::FuncOp function);
   FailureOr<LossOp> build(OpBuilder &builder, func::FuncOp function,
                           const Head &head);
-  LossOp buildDpo(OpBuilder &builder, func::FuncOp function, const Head &head);
+  FailureOr<LossOp> buildDpo(OpBuilder &builder, func::FuncOp function,
+                             const Head &head);
   FailureOr<LossOp> buildKto(OpBuilder &builder, func::FuncOp function,
                              const Head &head);
   FailureOr<LossOp> buildOrpo(OpBuilder &builder, func::FuncOp function,
@@ -94,12 +95,16 @@ static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
   return Value(function.getArgument(number));
 }
 
-LossOp AttachLossPass::buildDpo(OpBuilder &builder, func::FuncOp function,
-                                const Head &head) {
+FailureOr<LossOp> AttachLossPass::buildDpo(OpBuilder &builder,
+                                           func::FuncOp function,
+                                           const Head &head) {
+  const std::optional<DpoLoss> known = symbolizeDpoLoss(kind);
+  if (!known)
+    return function.emitError("dpo has no loss '") << kind << "'";
   Value reference = cloneReference(function, head.losses);
   auto loss = DpoLossOp::create(
       builder, function.getLoc(), DpoLossOp::typesOf(head.losses), head.losses,
-      head.labels, reference, llvm::APFloat(double(beta)), hinge);
+      head.labels, reference, llvm::APFloat(double(beta)), *known);
   return cast<LossOp>(loss.getOperation());
 }
 

@@ -84,6 +84,14 @@ class Model_PairLoss<string mnemonic, list<string> slopes = ["slopes"],
                      "rejected_rewards", "right_pairs", "chosen_logps",
                      "rejected_logps"], own)>;
 
+def Model_DpoLoss : I32EnumAttr<"DpoLoss", "loss of a pair in DPO", [
+    I32EnumAttrCase<"Sigmoid", 0, "sigmoid">,
+    I32EnumAttrCase<"Hinge", 1, "hinge">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_DpoLossAttr : EnumAttr<Model_Dialect, Model_DpoLoss, "dpo">;
+
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   let summary = "direct preference optimization, sigmoid and hinge loss";
   let description = [{
@@ -93,14 +101,16 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
         r = reference - loss       log-ratio of policy to reference
         z = beta * (r of the chosen answer - r of the rejected answer)
 
-    The loss of a pair is -log sigmoid(z), or max(0, 1 - z) with `hinge`, whose
+    The loss of a pair is -log sigmoid(z), or max(0, 1 - z) for `hinge`, whose
     derivative at z = 1 is 0. A reward is beta * r. A pair is `right` if z > 0.
     `slopes` are the derivatives of the loss sum with respect to `losses`. (C1)
     the operands are f32 [B] each, B even. (C2) the sums are f32 [1]. Rafailov
     et al., 2023; hinge: Zhao et al., 2023 (SLiC), as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
-    Model_FloatTensor:$reference, F64Attr:$beta, UnitAttr:$hinge);
+    Model_FloatTensor:$reference, F64Attr:$beta,
+    DefaultValuedAttr<Model_DpoLossAttr,
+                      "::qlora::model::DpoLoss::Sigmoid">:$kind);
 }
 
 def Model_OrpoLossOp

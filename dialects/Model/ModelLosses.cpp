@@ -147,22 +147,38 @@ LogicalResult DpoLossOp::verify() {
   return verifyLines(*this, kReadNames, true);
 }
 
+/// Returns minus the derivative of a pair's loss with respect to z.
+static Value pullOf(const PairArithmetic &a, DpoLoss kind, Value z) {
+  switch (kind) {
+  case DpoLoss::Sigmoid:
+    return a.sigmoid(a.neg(z));
+  case DpoLoss::Hinge:
+    return a.belowOne(z, a.constant(1, a.row));
+  }
+  llvm_unreachable("a loss without a derivative");
+}
+
+static Value lossOf(const PairArithmetic &a, DpoLoss kind, Value z) {
+  switch (kind) {
+  case DpoLoss::Sigmoid:
+    return a.softplusOfMinus(z);
+  case DpoLoss::Hinge:
+    return a.belowOne(z, a.sub(a.constant(1, a.row), z));
+  }
+  llvm_unreachable("a loss without a value");
+}
+
 SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   PairArithmetic a(builder, getLoc(), arguments[1]);
   const double beta = getBeta().convertToDouble();
   Value ratio = a.sub(arguments[2], arguments[0]);
   Value z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
-  const bool isHinge = getHinge();
-  Value pull = isHinge ? a.belowOne(z, a.constant(1, a.row))
-                       : a.sigmoid(a.neg(z));
   // dz / d(loss of the chosen answer) is -beta.
-  Value slope = a.times(pull, beta);
+  Value slope = a.times(pullOf(a, getKind(), z), beta);
   SmallVector<Value> results = {a.toLines(slope, a.neg(slope))};
-  results.append(
-      a.sums(a.total(isHinge ? a.belowOne(z, a.sub(a.constant(1, a.row), z))
-                             : a.softplusOfMinus(z)),
-             a.times(ratio, beta), a.neg(arguments[0])));
+  results.append(a.sums(a.total(lossOf(a, getKind(), z)), a.times(ratio, beta),
+                        a.neg(arguments[0])));
   return results;
 }
 

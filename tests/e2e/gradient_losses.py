@@ -103,7 +103,7 @@ LOSSES = {
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
   %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n
-      {{beta = 0.4 : f64, hinge}}
+      {{beta = 0.4 : f64, kind = #model<dpo hinge>}}
       : ({LINES}, {LINES}, {LINES})
         -> ({LINES}, {", ".join([ONE] * 7)})""",
     "orpo_loss": f"""

@@ -20,6 +20,7 @@
 #include "runtime/Options/AdapterOptions.h"
 #include "runtime/Options/CommandLine.h"
 #include "runtime/Options/DeviceMap.h"
+#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Options/StepRows.h"
 #include "tools/qloracc/CompilerOptions.h"
 
@@ -188,7 +189,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantize.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.loss.objective = o.text("rl");
   c.loss.beta = o.number("beta");
-  c.loss.hinge = o.text("loss_type") == "hinge";
+  c.loss.kind = lossOf(o.text("rl"), o.text("loss_type"));
   c.linesOfRow = o.linesOfRow();
   c.loss.desirableWeight = o.number("desirable_weight");
   c.loss.undesirableWeight = o.number("undesirable_weight");

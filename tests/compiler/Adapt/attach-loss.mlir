@@ -11,10 +11,12 @@
 // RUN: qlora-opt %s --attach-loss='objective=kto beta=0.25 desirable-weight=2' | FileCheck %s --check-prefix=KTO
 // RUN: qlora-opt %s --attach-loss='objective=kto mismatched=false' | FileCheck %s --check-prefix=APO
 // RUN: qlora-opt %s --attach-loss='objective=kto' --attach-adapters --specialize-shapes='batch=4 lengths=8 compute-type=bfloat16' --build-train-step | FileCheck %s --check-prefix=KTO-STEP
-// RUN: qlora-opt %s --attach-loss=hinge | FileCheck %s --check-prefix=HINGE
+// RUN: qlora-opt %s --attach-loss=kind=hinge | FileCheck %s --check-prefix=HINGE
 // RUN: not qlora-opt %s --attach-loss=objective=ipo 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// RUN: not qlora-opt %s --attach-loss=kind=exo_pair 2>&1 | FileCheck %s --check-prefix=UNKNOWN-KIND
 
 // UNKNOWN: expects dpo, kto or orpo as objective, but got 'ipo'
+// UNKNOWN-KIND: dpo has no loss 'exo_pair'
 
 model.parameter @e.weight : tensor<16x8xf32> {file = "m"}
 model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
@@ -43,7 +45,7 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // STEP-DAG: train.result "right_pairs", %{{.*}} {accumulate
 // STEP: model.rows(%[[GRADIENT]], %slopes) attributes {columns = 8 : i64, label = "scale_lines", maps = [#model.map<full>, #model.map<scalar, 8>]
 
-// HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, hinge}
+// HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, kind = #model<dpo hinge>}
 
 // ORPO-LABEL: func.func @forward(
 // ORPO-SAME: %[[PROMPTS:[a-z_0-9]+]]: tensor<?x?xi32> {model.input = "prompts"})

@@ -54,6 +54,7 @@ private:
   Status pauseAfter(int64_t done);
   Status evaluateAfter(int64_t done);
   Status switchTo(qlora_entry_kind kind);
+  bool shouldLog(int64_t done) const;
   bool shouldEvaluate(int64_t done) const;
   bool shouldSave(int64_t done) const;
   Status save(int64_t done);
@@ -197,7 +198,12 @@ Status Trainer::settleStep() {
   SettledStep settled{oldest.step, oldest.tokens};
   settled.learningRate = submitter.rateAt(oldest.step);
   QLORA_RETURN_IF_ERROR(settleResults(settled, oldest.labels > 0));
-  return log.add(settled, oldest.step + 1 == total);
+  const int64_t done = oldest.step + 1;
+  return log.add(settled, shouldLog(done), done == total);
+}
+
+bool Trainer::shouldLog(int64_t done) const {
+  return done % options.integer("logging_steps") == 0 || done == total;
 }
 
 static int64_t stepsPerEpoch(const Run &run) {

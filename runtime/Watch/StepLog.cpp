@@ -74,7 +74,7 @@ double StepLog::takeWaits() {
   return waits - std::exchange(waitsBefore, waits);
 }
 
-Status StepLog::add(const SettledStep &step, bool isEnd) {
+Status StepLog::add(const SettledStep &step, bool isDue, bool isEnd) {
   ++window.steps;
   window.waits += takeWaits();
   window.tokens += step.tokens;
@@ -89,11 +89,10 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
   }
   last.step = step.step;
   last.learningRate = step.learningRate;
-  const int64_t done = step.step + 1;
-  if (done % run.every == 0 || isEnd)
+  if (isDue)
     QLORA_RETURN_IF_ERROR(log());
   if (!isEnd && run.metrics)
-    run.metrics->showBar({"training", static_cast<uint64_t>(done),
+    run.metrics->showBar({"training", static_cast<uint64_t>(step.step + 1),
                           static_cast<uint64_t>(run.totalSteps),
                           secondsSince(start), /*isBytes=*/false, "steps"});
   return Status::ok();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reports on training steps: a line every few steps, a progress bar in between,
+// Reports on training steps: a line for some steps, a progress bar in between,
 // and a warning if training diverges although all values are finite. It only
 // observes. The trainer calls it on every rank for each step with results. Only
 // rank 0 writes, including memory and GPU readings of the other ranks.
@@ -99,8 +99,9 @@ public:
   StepLog(const LoggedRun &run, Divergence divergence)
       : run(run), divergence(divergence) {}
 
-  /// `isEnd`: no step follows, in this run or in one that resumes it.
-  Status add(const SettledStep &step, bool isEnd);
+  /// `isDue`: logs a line. `isEnd`: no step follows, in this run or in one
+  /// that resumes it.
+  Status add(const SettledStep &step, bool isDue, bool isEnd);
 
   /// Returns the state that later lines and totals depend on, except times. A
   /// resumed run with this state logs the same values as an uninterrupted run.

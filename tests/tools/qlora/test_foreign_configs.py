@@ -412,22 +412,6 @@ class FileTest(ForeignTest):
                 AXOLOTL + f"chat_template: {name}\n"
                 f"datasets: [{{path: {DATA}}}]\n", {"chat-template": flag})
 
-    def test_kto_of_other_programs_is_translated(self):
-        for text in ("stage: kto\npref_beta: 0.2\nkto_chosen_weight: 2\n",
-                     "adapter: lora\nrl: kto\nrl_beta: 0.2\n"
-                     "kto_desirable_weight: 2\n"):
-            self.assert_options(
-                f"base_model: {MODEL}\n{text}train_file: {DATA}\n"
-                "per_device_train_batch_size: 2\n",
-                {"rl": "kto", "beta": "0.2", "desirable-weight": "2.0"})
-
-    def test_the_hinge_loss_of_other_programs_is_translated(self):
-        for text in ("pref_loss: hinge", "loss_type: [hinge]",
-                     "adapter: lora\ndpo_loss_type: [hinge]"):
-            self.assert_options(
-                f"base_model: {MODEL}\nrl: dpo\n{text}\ntrain_file: {DATA}\n",
-                {"rl": "dpo", "loss-type": "hinge"})
-
     def test_answers_during_training(self):
         """Options of Seq2SeqTrainingArguments and of LLaMA-Factory."""
         text = LLAMA + (f"train_file: {DATA}\nval_size: 4\ncutoff_len: 64\n"
@@ -454,8 +438,6 @@ class FileTest(ForeignTest):
                  "entries: train", "Fix: write --entries both"),
                 (f"model: {MODEL}\npredict_with_generate: true\n"
                  f"train_file: {DATA}", "there are no rows to answer"),
-                ("stage: ppo", "write sft, kto or dpo"),
-                ("stage: dpo\npref_loss: simpo", "write sigmoid or hinge"),
                 ("dataset_train_split: 'train[:10%]'",
                  "train.yaml:1: 'dataset_train_split': selects rows of a data "
                  "set on the hub"),
@@ -464,21 +446,6 @@ class FileTest(ForeignTest):
                  "train.yaml:1: 'lora_task_type': is not supported: write "
                  "CAUSAL_LM"),
                 ("peft_type: IA3", "is not supported: write LORA"),
-                ("stage: dpo\npref_loss: orpo", "has only answers in the loss"),
-                ("rl: ipo", "choose from: none, dpo, orpo, kto"),
-                ("rl: dpo\npacking: true",
-                 "each answer needs its own sequence"),
-                ("rl: kto\nper_device_train_batch_size: 1",
-                 "1 is too small for"),
-                ("rl: kto\nloss_type: sigmoid",
-                 "use kto or apo_zero_unpaired"),
-                ("rl: dpo\nloss_type: kto", "use sigmoid or hinge"),
-                ("rl: dpo\nloss_type: [sigmoid, hinge]", "loss_type"),
-                ("rl: dpo\nkto_desirable_weight: 2", "is only for --rl kto"),
-                ("rl: dpo\nfinetuning_type: full", "needs an unchanged base"),
-                ("rl: dpo\nmodules_to_save: [lm_head]",
-                 "needs an unchanged base"),
-                ("rl: dpo\nref_model: other", "the base without its adapter"),
                 ("quantization_bit: 8", "write 4"),
                 ("adapter: lora\nuse_galore: true",
                  "train.yaml:2: 'use_galore'"),

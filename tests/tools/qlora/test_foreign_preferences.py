@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""Preference training in other tools' files: its objectives, losses and
+refusals."""
+
+import unittest
+
+import test_foreign_configs
+from test_qlora import DATA, MODEL
+
+
+class PreferencesTest(test_foreign_configs.ForeignTest):
+    def test_kto_of_other_programs_is_translated(self):
+        for text in ("stage: kto\npref_beta: 0.2\nkto_chosen_weight: 2\n",
+                     "adapter: lora\nrl: kto\nrl_beta: 0.2\n"
+                     "kto_desirable_weight: 2\n"):
+            self.assert_options(
+                f"base_model: {MODEL}\n{text}train_file: {DATA}\n"
+                "per_device_train_batch_size: 2\n",
+                {"rl": "kto", "beta": "0.2", "desirable-weight": "2.0"})
+
+    def test_the_hinge_loss_of_other_programs_is_translated(self):
+        for text in ("pref_loss: hinge", "loss_type: [hinge]",
+                     "adapter: lora\ndpo_loss_type: [hinge]"):
+            self.assert_options(
+                f"base_model: {MODEL}\nrl: dpo\n{text}\ntrain_file: {DATA}\n",
+                {"rl": "dpo", "loss-type": "hinge"})
+
+    def test_what_would_change_the_training_is_refused(self):
+        for text, message in (
+                ("stage: ppo", "write sft, kto or dpo"),
+                ("stage: dpo\npref_loss: simpo", "write sigmoid or hinge"),
+                ("stage: dpo\npref_loss: orpo", "has only answers in the loss"),
+                ("rl: ipo", "choose from: none, dpo, orpo, kto"),
+                ("rl: dpo\npacking: true",
+                 "each answer needs its own sequence"),
+                ("rl: kto\nper_device_train_batch_size: 1",
+                 "1 is too small for"),
+                ("rl: kto\nloss_type: sigmoid",
+                 "use kto or apo_zero_unpaired"),
+                ("rl: dpo\nloss_type: kto", "use sigmoid or hinge"),
+                ("rl: dpo\nloss_type: [sigmoid, hinge]", "loss_type"),
+                ("rl: dpo\nkto_desirable_weight: 2", "is only for --rl kto"),
+                ("rl: dpo\nfinetuning_type: full", "needs an unchanged base"),
+                ("rl: dpo\nmodules_to_save: [lm_head]",
+                 "needs an unchanged base"),
+                ("rl: dpo\nref_model: other", "the base without its adapter")):
+            with self.subTest(text=text):
+                self.assertIn(message, self.refusal(text))
+
+
+if __name__ == "__main__":
+    unittest.main()

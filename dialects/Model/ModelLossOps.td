@@ -86,14 +86,15 @@ class Model_PairLoss<string mnemonic, list<string> slopes = ["slopes"],
 
 def Model_DpoLoss : I32EnumAttr<"DpoLoss", "loss of a pair in DPO", [
     I32EnumAttrCase<"Sigmoid", 0, "sigmoid">,
-    I32EnumAttrCase<"Hinge", 1, "hinge">]> {
+    I32EnumAttrCase<"Hinge", 1, "hinge">,
+    I32EnumAttrCase<"Ipo", 2, "ipo">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }
 def Model_DpoLossAttr : EnumAttr<Model_Dialect, Model_DpoLoss, "dpo">;
 
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
-  let summary = "direct preference optimization, sigmoid and hinge loss";
+  let summary = "direct preference optimization: sigmoid, hinge or ipo loss";
   let description = [{
     `losses` and `labels` have one value per sequence of the policy. `reference`
     has the losses of the model that training started from.
@@ -102,10 +103,17 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
         z = beta * (r of the chosen answer - r of the rejected answer)
 
     The loss of a pair is -log sigmoid(z), or max(0, 1 - z) for `hinge`, whose
-    derivative at z = 1 is 0. A reward is beta * r. A pair is `right` if z > 0.
+    derivative at z = 1 is 0. The loss of `ipo` is z^2 with another z, the
+    distance of log-ratios per token from a target:
+
+        m = r / labels
+        z = m of the chosen answer - m of the rejected answer - 1 / (2 beta)
+
+    A reward is beta * r. A pair is `right` if its chosen reward is larger.
     `slopes` are the derivatives of the loss sum with respect to `losses`. (C1)
     the operands are f32 [B] each, B even. (C2) the sums are f32 [1]. Rafailov
-    et al., 2023; hinge: Zhao et al., 2023 (SLiC), as in TRL.
+    et al., 2023; hinge: Zhao et al., 2023 (SLiC); ipo: Azar et al., 2023, per
+    token as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$reference, F64Attr:$beta,

@@ -69,6 +69,11 @@ public:
     Value isReached = compare(Pred::OGE, z, constant(1, row));
     return select(isReached, constant(0, row), x);
   }
+  /// Returns 1 / labels. A sequence without labels has loss 0; dividing by 1,
+  /// not 0, avoids NaN.
+  Value inverseOf(Value labels, Value one) const {
+    return div(one, select(isAboveZero(labels), labels, one));
+  }
   /// Returns 1 - e^x for x <= 0, accurate to f32 rounding even near 0.
   Value oneMinusExp(Value x) const {
     Value series = constant(1.0 / 40320, row);
@@ -154,6 +159,8 @@ static Value pullOf(const PairArithmetic &a, DpoLoss kind, Value z) {
     return a.sigmoid(a.neg(z));
   case DpoLoss::Hinge:
     return a.belowOne(z, a.constant(1, a.row));
+  case DpoLoss::Ipo:
+    return a.times(z, -2);
   }
   llvm_unreachable("a loss without a derivative");
 }
@@ -164,6 +171,8 @@ static Value lossOf(const PairArithmetic &a, DpoLoss kind, Value z) {
     return a.softplusOfMinus(z);
   case DpoLoss::Hinge:
     return a.belowOne(z, a.sub(a.constant(1, a.row), z));
+  case DpoLoss::Ipo:
+    return a.mul(z, z);
   }
   llvm_unreachable("a loss without a value");
 }
@@ -173,10 +182,22 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
   PairArithmetic a(builder, getLoc(), arguments[1]);
   const double beta = getBeta().convertToDouble();
   Value ratio = a.sub(arguments[2], arguments[0]);
-  Value z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
-  // dz / d(loss of the chosen answer) is -beta.
-  Value slope = a.times(pullOf(a, getKind(), z), beta);
-  SmallVector<Value> results = {a.toLines(slope, a.neg(slope))};
+  SmallVector<Value> results;
+  Value z;
+  if (getKind() == DpoLoss::Ipo) {
+    Value inverse = a.inverseOf(arguments[1], a.constant(1, a.row));
+    Value mean = a.mul(ratio, inverse);
+    z = a.sub(a.sub(mean, a.ofRejected(mean)), a.constant(0.5 / beta, a.row));
+    // dz / d(loss of the chosen answer) is -1 / labels.
+    Value pull = pullOf(a, getKind(), z);
+    results.push_back(a.toLines(a.mul(pull, inverse),
+                                a.neg(a.mul(pull, a.ofRejected(inverse)))));
+  } else {
+    z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
+    // dz / d(loss of the chosen answer) is -beta.
+    Value slope = a.times(pullOf(a, getKind(), z), beta);
+    results.push_back(a.toLines(slope, a.neg(slope)));
+  }
   results.append(a.sums(a.total(lossOf(a, getKind(), z)), a.times(ratio, beta),
                         a.neg(arguments[0])));
   return results;
@@ -196,8 +217,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   PairArithmetic a(builder, getLoc(), labels);
   const double beta = getBeta().convertToDouble();
   Value one = a.constant(1, a.row);
-  // Sequences without labels have loss 0; dividing by 1, not 0, avoids NaN.
-  Value inverse = a.div(one, a.select(a.isAboveZero(labels), labels, one));
+  Value inverse = a.inverseOf(labels, one);
   Value logp = a.neg(a.mul(losses, inverse));
   Value rest = a.oneMinusExp(logp);
   Value odds = a.sub(logp, a.log(rest));

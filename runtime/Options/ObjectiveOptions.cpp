@@ -16,7 +16,7 @@ namespace qlora {
 /// Returns the losses of an objective, the default first. Empty if it has only
 /// one loss, which has no name.
 static std::vector<std::string_view> lossesOf(std::string_view rl) {
-  return splitWords(rl == "dpo"   ? "sigmoid hinge"
+  return splitWords(rl == "dpo"   ? "sigmoid hinge ipo"
                     : rl == "kto" ? "kto apo_zero_unpaired"
                                   : "");
 }
@@ -45,6 +45,10 @@ static Status validateLoss(const Options &o) {
         o.spelling("rl"), rl,
         losses.empty() ? "remove it"
                        : fmt::format("use {}", fmt::join(losses, " or ")));
+  if (loss == "ipo" && o.number("beta") == 0)
+    return Status::invalid("{} 0 conflicts with {} ipo, whose target is 1 / (2 "
+                           "beta); use more than 0",
+                           o.spelling("beta"), o.spelling("loss_type"));
   for (const char *weight : {"desirable_weight", "undesirable_weight"})
     if (rl != "kto" && o.number(weight) != 1)
       return Status::invalid("{} is only for --rl kto; remove it",

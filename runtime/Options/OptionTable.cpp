@@ -255,12 +255,15 @@ const OptionRow kRows[] = {
      "undesirable", "", "none dpo orpo kto"},
     {"beta", kFloat, "0.1", kProgram, kSchedule,
      "strength of the preference loss of --rl: beta of DPO and KTO, lambda of "
-     "ORPO", "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
+     "ORPO, tau of IPO",
+     "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
     {"loss_type", kChoice, "auto", kProgram, kSchedule,
      "loss of --rl. auto: sigmoid for dpo, kto for kto; hinge: for dpo, 0 for "
-     "a pair whose rewards differ by 1 or more; apo_zero_unpaired: for kto, "
-     "without a KL estimate from mismatched answers", "",
-     "auto sigmoid hinge kto apo_zero_unpaired"},
+     "a pair whose rewards differ by 1 or more; ipo: for dpo, the squared "
+     "distance of a pair's log-ratios per token from 1 / (2 beta); "
+     "apo_zero_unpaired: for kto, without a KL estimate from mismatched "
+     "answers", "",
+     "auto sigmoid hinge ipo kto apo_zero_unpaired"},
     {"desirable_weight", kFloat, "1", kProgram, kSchedule,
      "loss weight of desirable answers in KTO",
      "kto_desirable_weight kto_chosen_weight", "", 0},

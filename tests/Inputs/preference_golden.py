@@ -4,7 +4,7 @@
 """Writes a golden case of preferences, as TRL's trainers compute it, for the
 model of another case.
 
-    preference_golden.py dpo|hinge|kto|apo|orpo FROM TO [BATCHES]
+    preference_golden.py dpo|hinge|ipo|kto|apo|orpo FROM TO [BATCHES]
 
 The loss of every micro-batch is the result of `compute_loss` of `DPOTrainer` or
 `KTOTrainer`, or of `ORPOTrainer.get_batch_loss_metrics`. Optimizer and schedule
@@ -16,7 +16,7 @@ has the decoded values of its nf4.safetensors.
 The rows of a micro-batch are:
 
     dpo, orpo   chosen sequences, then rejected sequences
-    hinge       those of dpo; the loss is hinge
+    hinge, ipo  those of dpo; the loss is hinge or ipo
     kto         prompts with their answers; then the same prompts, each with the
                 answer of the row before (`KL_completion_ids` of `KTOTrainer`)
     apo         prompts with their answers; the loss is apo_zero_unpaired
@@ -42,14 +42,16 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 STEPS, ACCUMULATION, LENGTH, VOCABULARY = 5, 2, 24, 256
 # Pairs or answers in a micro-batch.
-ROWS = {"dpo": 2, "hinge": 2, "kto": 3, "apo": 6, "orpo": 2}
+ROWS = {"dpo": 2, "hinge": 2, "ipo": 2, "kto": 3, "apo": 6, "orpo": 2}
 # With the value of hinge, some pairs have no loss.
-BETA = {"dpo": 0.3, "hinge": 2.0, "kto": 0.3, "apo": 0.3, "orpo": 0.5}
+BETA = {"dpo": 0.3, "hinge": 2.0, "ipo": 0.3, "kto": 0.3, "apo": 0.3,
+        "orpo": 0.5}
 RATE = 0.002
 WEIGHTS = {"desirable_weight": 1.25, "undesirable_weight": 0.75}
 ANSWERS = {"kto": WEIGHTS,
            "apo": {**WEIGHTS, "loss_type": "apo_zero_unpaired"}}
-PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"}}
+PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"},
+         "ipo": {"loss_type": "ipo"}}
 SETTINGS = ANSWERS | PAIRS
 # Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6

@@ -57,9 +57,8 @@ SECTIONS = {
                "allow-template-drops",
     "data.md#generated-answers": "predict-with-generate compute-metrics "
                                  "generation-max-new-tokens",
-    "data.md#preferences": "rl beta",
-    "data.md#answers-without-a-pair": "loss-type desirable-weight "
-                                      "undesirable-weight",
+    "data.md#preferences": "rl beta loss-type",
+    "data.md#answers-without-a-pair": "desirable-weight undesirable-weight",
     "developing.md": "activation-dtype-for-lora base-cache print plan-report",
     "formats.md": "load-in-8bit llm-int8-activations llm-int8-threshold "
                   "bnb-4bit-quant-type quant-method",

@@ -106,6 +106,13 @@ LOSSES = {
       {{beta = 0.4 : f64, kind = #model<dpo hinge>}}
       : ({LINES}, {LINES}, {LINES})
         -> ({LINES}, {", ".join([ONE] * 7)})""",
+    "dpo_loss ipo": f"""
+  %l, %n, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n
+      {{beta = 0.4 : f64, kind = #model<dpo ipo>}}
+      : ({LINES}, {LINES}, {LINES})
+        -> ({LINES}, {", ".join([ONE] * 7)})""",
     "orpo_loss": f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})

@@ -49,7 +49,7 @@ std::string Translation::objective() const {
   if (const std::string flag = flagOf("rl"); !flag.empty())
     return flag;
   if (const json *rl = find("rl"))
-    return foreignNameOf(*rl);
+    return foreignNameOf(*rl) == "ipo" ? "dpo" : foreignNameOf(*rl);
   const json *stage = find("stage");
   return !stage || foreignNameOf(*stage) == "sft" ? "none"
                                                   : foreignNameOf(*stage);

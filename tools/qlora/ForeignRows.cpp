@@ -94,13 +94,14 @@ static const ForeignRow kForeignRows[] = {
     {"do_train", "", "true", "trains nothing: remove it"},
     {"stage", "rl", "sft=none dpo=dpo kto=kto",
      "is not supported: write sft, kto or dpo, or rl: orpo for ORPO"},
-    {"pref_loss", "loss_type", "sigmoid hinge",
-     "is not supported: write sigmoid or hinge. LLaMA-Factory's orpo has only "
-     "answers in the loss; for TRL's, which also has prompts, replace stage "
-     "with rl: orpo"},
+    {"pref_loss", "loss_type", "sigmoid hinge ipo",
+     "is not supported: write sigmoid, hinge or ipo. LLaMA-Factory's orpo has "
+     "only answers in the loss; for TRL's, which also has prompts, replace "
+     "stage with rl: orpo"},
     // A list of losses in axolotl and TRL, which add them.
     {"dpo_loss_type loss_type", "loss_type",
-     "[\"sigmoid\"]=sigmoid [\"hinge\"]=hinge *", ""},
+     "[\"sigmoid\"]=sigmoid [\"hinge\"]=hinge [\"ipo\"]=ipo *", ""},
+    {"rl", "rl", "ipo=dpo *", ""}, // translateObjective()
     {"ref_model ref_model_adapters ref_model_quantization_bit "
      "precompute_ref_log_probs sync_ref_model",
      "", kOff,

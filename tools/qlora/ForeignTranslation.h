@@ -50,6 +50,7 @@ private:
   Status translatePacking(const YamlEntry &entry);
   Status translateAllLinear(const YamlEntry &entry);
   Status translateEvalBatch(const YamlEntry &entry);
+  Status translateObjective(const YamlEntry &entry);
   Status translateBatch(const YamlEntry &entry);
   Status translateWarmup(const YamlEntry &entry);
   Status translateScheduler(const YamlEntry &entry);

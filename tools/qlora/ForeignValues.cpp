@@ -34,6 +34,7 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"eval_batch_size", &Translation::translateEvalBatch},
      {"per_device_eval_batch_size", &Translation::translateEvalBatch},
      {"batch_size", &Translation::translateBatch},
+     {"rl", &Translation::translateObjective},
      {"warmup_steps", &Translation::translateWarmup},
      {"warmup_ratio", &Translation::translateWarmup},
      {"lr_scheduler", &Translation::translateScheduler},
@@ -221,6 +222,13 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   note(entry, "is not needed: evaluation uses the training batch size, and its "
               "results do not depend on it (except a router loss)");
   return Status::ok();
+}
+
+/// Adds the loss of axolotl's objective ipo, which is DPO with this loss.
+Status Translation::translateObjective(const YamlEntry &entry) {
+  if (foreignNameOf(entry.value) == "ipo")
+    add(entry, "loss_type", "ipo");
+  return translateRow(entry);
 }
 
 /// Translates axolotl's batch_size, the rows per step, to accumulation steps.

@@ -12,6 +12,7 @@
 // RUN: qlora-opt %s --attach-loss='objective=kto mismatched=false' | FileCheck %s --check-prefix=APO
 // RUN: qlora-opt %s --attach-loss='objective=kto' --attach-adapters --specialize-shapes='batch=4 lengths=8 compute-type=bfloat16' --build-train-step | FileCheck %s --check-prefix=KTO-STEP
 // RUN: qlora-opt %s --attach-loss=kind=hinge | FileCheck %s --check-prefix=HINGE
+// RUN: qlora-opt %s --attach-loss='kind=ipo beta=0.25' | FileCheck %s --check-prefix=IPO
 // RUN: not qlora-opt %s --attach-loss=objective=ipo 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not qlora-opt %s --attach-loss=kind=exo_pair 2>&1 | FileCheck %s --check-prefix=UNKNOWN-KIND
 
@@ -46,6 +47,8 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // STEP: model.rows(%[[GRADIENT]], %slopes) attributes {columns = 8 : i64, label = "scale_lines", maps = [#model.map<full>, #model.map<scalar, 8>]
 
 // HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, kind = #model<dpo hinge>}
+
+// IPO: model.dpo_loss {{.*}} {beta = 2.500000e-01 : f64, kind = #model<dpo ipo>}
 
 // ORPO-LABEL: func.func @forward(
 // ORPO-SAME: %[[PROMPTS:[a-z_0-9]+]]: tensor<?x?xi32> {model.input = "prompts"})

@@ -437,6 +437,24 @@ TEST(Options, ContradictionsAreRefused) {
             "got 96");
 }
 
+TEST(Options, LossesBelongToTheirObjective) {
+  const auto mistakeOf = [](const std::string &text) {
+    Options options;
+    const Status status = options.applyYaml(writeFile("rl.yaml", text));
+    EXPECT_TRUE(status.isOk()) << status.message();
+    return options.validate().message();
+  };
+  EXPECT_EQ(mistakeOf("rl: dpo\nloss_type: ipo\n"), "");
+  EXPECT_EQ(mistakeOf("rl: kto\nloss_type: ipo\n"),
+            "loss_type ipo is not a loss of rl kto; use kto or "
+            "apo_zero_unpaired");
+  EXPECT_EQ(mistakeOf("loss_type: ipo\n"),
+            "loss_type ipo is not a loss of --rl none; remove it");
+  EXPECT_EQ(mistakeOf("rl: dpo\nbeta: 0\nloss_type: ipo\n"),
+            "beta 0 conflicts with loss_type ipo, whose target is 1 / (2 "
+            "beta); use more than 0");
+}
+
 TEST(Options, HostileRecordedOptionsAreErrors) {
   EXPECT_FALSE(Options().applyRecorded("{").isOk());
   EXPECT_FALSE(Options().applyRecorded("[]").isOk());

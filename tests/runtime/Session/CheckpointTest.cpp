@@ -135,6 +135,9 @@ TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
   EXPECT_EQ(lossAfter("dpo", "auto", "hinge"),
             "'c' cannot be resumed: its --loss-type is \"sigmoid\", but this "
             "run's is \"hinge\"");
+  EXPECT_EQ(lossAfter("dpo", "hinge", "ipo"),
+            "'c' cannot be resumed: its --loss-type is \"hinge\", but this "
+            "run's is \"ipo\"");
   EXPECT_EQ(lossAfter("kto", "auto", "apo_zero_unpaired"),
             "'c' cannot be resumed: its --loss-type is \"kto\", but this "
             "run's is \"apo_zero_unpaired\"");

@@ -7,6 +7,8 @@ import unittest
 import test_foreign_configs
 from test_qlora import DATA, MODEL
 
+AXOLOTL = test_foreign_configs.AXOLOTL
+
 
 class PreferencesTest(test_foreign_configs.ForeignTest):
     def test_kto_of_other_programs_is_translated(self):
@@ -25,19 +27,34 @@ class PreferencesTest(test_foreign_configs.ForeignTest):
                 f"base_model: {MODEL}\nrl: dpo\n{text}\ntrain_file: {DATA}\n",
                 {"rl": "dpo", "loss-type": "hinge"})
 
+    def test_the_ipo_loss_of_other_programs_is_translated(self):
+        for text in ("stage: dpo\npref_loss: ipo", "rl: dpo\nloss_type: [ipo]",
+                     "adapter: lora\nrl: dpo\ndpo_loss_type: [ipo]",
+                     "adapter: lora\nrl: ipo"):
+            self.assert_options(
+                f"base_model: {MODEL}\n{text}\ntrain_file: {DATA}\n",
+                {"rl": "dpo", "loss-type": "ipo"})
+        # The rows and the dropout are those of DPO.
+        self.assert_options(
+            AXOLOTL + "rl: ipo\nrl_beta: 0.2\nlora_dropout: 0.1\n"
+            f"datasets: [{{path: {DATA}, type: chat_template.default}}]\n",
+            {"rl": "dpo", "loss-type": "ipo", "beta": "0.2",
+             "lora-dropout": "0.0"})
+
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
                 ("stage: ppo", "write sft, kto or dpo"),
-                ("stage: dpo\npref_loss: simpo", "write sigmoid or hinge"),
+                ("stage: dpo\npref_loss: simpo", "write sigmoid, hinge or ipo"),
                 ("stage: dpo\npref_loss: orpo", "has only answers in the loss"),
-                ("rl: ipo", "choose from: none, dpo, orpo, kto"),
+                ("rl: simpo", "choose from: none, dpo, orpo, kto"),
+                ("rl: ipo\ndpo_loss_type: [hinge]", "loss_type"),
                 ("rl: dpo\npacking: true",
                  "each answer needs its own sequence"),
                 ("rl: kto\nper_device_train_batch_size: 1",
                  "1 is too small for"),
                 ("rl: kto\nloss_type: sigmoid",
                  "use kto or apo_zero_unpaired"),
-                ("rl: dpo\nloss_type: kto", "use sigmoid or hinge"),
+                ("rl: dpo\nloss_type: kto", "use sigmoid or hinge or ipo"),
                 ("rl: dpo\nloss_type: [sigmoid, hinge]", "loss_type"),
                 ("rl: dpo\nkto_desirable_weight: 2", "is only for --rl kto"),
                 ("rl: dpo\nfinetuning_type: full", "needs an unchanged base"),

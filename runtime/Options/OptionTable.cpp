@@ -399,6 +399,8 @@ const OptionRow kRows[] = {
     {"logging_steps", kSteps, "10", kRun, kReport,
      "optimizer steps between log lines; below 1: a fraction of all steps",
      "log_every_n_steps steps_per_report", "", 1e-9, 1e15},
+    {"logging_first_step", kBool, "false", kRun, kReport,
+     "also log a line after the first optimizer step"},
     {"predict_with_generate", kBool, "false", kRun, kReport,
      "in each evaluation, also answer the validation rows, greedily, and "
      "compare the answers with theirs: exact match, f1, ROUGE, answers that "

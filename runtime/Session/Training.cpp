@@ -203,7 +203,8 @@ Status Trainer::settleStep() {
 }
 
 bool Trainer::shouldLog(int64_t done) const {
-  return done % options.integer("logging_steps") == 0 || done == total;
+  return done % options.steps("logging_steps", total) == 0 || done == total ||
+         (done == 1 && options.boolean("logging_first_step"));
 }
 
 static int64_t stepsPerEpoch(const Run &run) {

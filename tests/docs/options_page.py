@@ -82,7 +82,8 @@ SECTIONS = {
     "predictions.md": "simulate",
     "qlora.md": "push-to-hub hub-model-id hub-private-repo model-revision "
                 "dry-run target cuda-arch",
-    "watching.md": "logging-steps report-to logging-dir profile",
+    "watching.md": "logging-steps logging-first-step report-to logging-dir "
+                   "profile",
 }
 
 

@@ -60,6 +60,15 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
   EXPECT_GT(few["cuGraphLaunch"].get<int>(), 0);
 }
 
+TEST_F(CudaSession, TheFirstStepCanBeLogged) {
+  std::vector<int> steps;
+  for (const auto &line : train("out", {"--max-steps", "5", "--logging-steps",
+                                        "3", "--logging-first-step", "true"}))
+    if (line.contains("loss"))
+      steps.push_back(line["step"]);
+  EXPECT_EQ(steps, (std::vector{1, 3, 5}));
+}
+
 TEST_F(CudaSession, ReportsTheMemoryOfTheGpu) {
   const ProcessOutput output =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),

@@ -106,6 +106,30 @@ TEST_F(Session, APartialStepEndsAnEpoch) {
   EXPECT_EQ(lines[3]["num_input_tokens_seen"], 2 * (3 + 8 + 5 + 2 + 7));
 }
 
+TEST_F(Session, TheFirstStepCanBeLogged) {
+  const auto stepsOf = [&](const char *out, const char *first,
+                           const char *every) {
+    std::vector<int> steps;
+    for (const json &line :
+         train(out, {"--max-steps", "5", "--gpus", "2", "--logging-steps",
+                     every, "--logging-first-step", first}))
+      if (line.contains("loss"))
+        steps.push_back(line["step"]);
+    return steps;
+  };
+  EXPECT_EQ(stepsOf("one", "true", "1"), (std::vector{1, 2, 3, 4, 5}));
+  EXPECT_EQ(stepsOf("off", "false", "2"), (std::vector{2, 4, 5}));
+  EXPECT_EQ(stepsOf("on", "true", "2"), (std::vector{1, 2, 4, 5}));
+  const auto one = metrics("one"), on = metrics("on");
+  // A line has the mean of the steps since the line before.
+  EXPECT_EQ(on[0]["loss"], one[0]["loss"]);
+  EXPECT_EQ(on[1]["loss"], one[1]["loss"]);
+  EXPECT_NEAR(on[2]["loss"],
+              (one[2]["loss"].get<double>() + one[3]["loss"].get<double>()) / 2,
+              1e-12);
+  EXPECT_EQ(adapter("on"), adapter("off"));
+}
+
 TEST_F(Session, AnAdapterCanBeContinued) {
   auto first = train("first", {"--max-steps", "20"});
   auto second = train(

@@ -29,8 +29,8 @@ public:
     std::string all;
     for (const auto &[line, problem] : found)
       all += "\n" + problem.message();
-    return Status::error(found.begin()->second.code(), "'{}' has {} problems:{}",
-                         path, found.size(), all);
+    return Status::error(found.begin()->second.code(),
+                         "'{}' has {} problems:{}", path, found.size(), all);
   }
 
 private:

@@ -283,6 +283,8 @@ def main(kind, source, to, shared=None):
                                for module in (torch, transformers, peft, trl)}}
     if kind == "kto":
         described["only_ranks"] = 1
+    if kind == "hinge":  # the large beta multiplies errors of log-probabilities
+        described["only_float32"] = True
     with open(os.path.join(to, "case.json"), "w") as file:
         json.dump(described, file, indent=2)
         file.write("\n")

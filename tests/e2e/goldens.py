@@ -321,6 +321,8 @@ def flags_of(options, case):
     ranks = options.ranks or described.get("ranks", 1)
     if described.get("only_ranks", ranks) != ranks:
         return None
+    if options.bf16 and described.get("only_float32"):
+        return None
     if options.ranks:  # the same global step on another number of ranks
         micro_batches = (described["gradient_accumulation_steps"]
                          * described.get("ranks", 1))

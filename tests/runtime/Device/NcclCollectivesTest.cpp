@@ -280,7 +280,7 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
   EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}, kShards.on(4))
                 .status()
                 .message(),
-            "sharding over 2 of 4 GPUs needs NCCL 2.18 or later; "
+            "groups of 2 of 4 GPUs (sharded) need NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
   EXPECT_EQ(NcclCollectives::connect(old, {&host, nullptr, &shards},
                                      GroupSizes({.tp = 2}).on(4))

@@ -26,6 +26,7 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
   tokens.dataFile = file;
   tokens.modelFolder = options.text("model_name_or_path");
   tokens.maxLength = maxLength;
+  tokens.maxSamples = options.integer("max_samples");
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
@@ -134,6 +135,12 @@ static Status checkFiles(const Options &options, const std::string &option,
       return Status::invalid("{}: '{}' has the weight {}, but validation reads "
                              "each row once. Fix: remove the weight",
                              spelling, path, weight);
+    if (isTokenData(path) && options.integer("max_samples") > 0)
+      return Status::invalid(
+          "{} {}: '{}' is a token file, which is read whole. Fix: remove the "
+          "option, and give it to qlora-data",
+          options.spelling("max_samples"), options.integer("max_samples"),
+          path);
     if (!known.emplace(fs::canonical(path, error), path).second)
       return Status::invalid(
           "{}: '{}' is given twice. Fix: write {}:2 to read each row twice",

@@ -59,6 +59,9 @@ std::vector<std::string> converterFlags(const TokenRequest &request) {
   if (request.maxLength > 0)
     command.insert(command.end(),
                    {"--max-length", std::to_string(request.maxLength)});
+  if (request.maxSamples > 0)
+    command.insert(command.end(),
+                   {"--max-samples", std::to_string(request.maxSamples)});
   if (request.allowTemplateDrops)
     command.insert(command.end(), {"--allow-template-drops", "true"});
   if (request.pairs)

@@ -25,7 +25,8 @@ struct TokenRequest {
   std::string modelFolder; ///< folder of the model, with the tokenizer
   std::string converter;   ///< path of qlora-data
   std::string cacheFolder; ///< created if missing, readable for this user only
-  int64_t maxLength = 0; ///< 0: rows are not cut
+  int64_t maxLength = 0;   ///< 0: rows are not cut
+  int64_t maxSamples = 0;  ///< only the first rows of the data; 0: all
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;

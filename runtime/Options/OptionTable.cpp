@@ -349,6 +349,9 @@ const OptionRow kRows[] = {
     {"val_set_size", kFloat, "0", kRun, kData,
      "rows of --train-file to use for validation instead, drawn with --seed: "
      "a fraction below 1, such as 0.05, or a number", "val_size", "", 0, 1e15},
+    {"max_samples", kInt, "0", kRun, kData,
+     "read only the first rows of each file or data set, this many, also for "
+     "validation; 0: all", "", "", 0, 1e15},
     {"dataset_columns", kTextMap, "{}", kRun, kData,
      "names of columns in the data, such as prompt=question "
      "completion=answer; system= ignores a column", "columns"},

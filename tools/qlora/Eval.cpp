@@ -154,6 +154,7 @@ rowFlags(const GenerationCommand &command, const GenerationProgram &program) {
   request.modelFolder = model;
   request.chatTemplate = templateOfRows(data, program);
   request.pairs = request.unpaired = false;
+  request.maxSamples = 0;      // --max-rows
   request.excess = "truncate"; // nothing is cut without a maximum length
   return converterFlags(request);
 }

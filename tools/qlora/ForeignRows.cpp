@@ -133,9 +133,6 @@ static const ForeignRow kForeignRows[] = {
      "searches with several beams, which is not supported: write 1"},
     {"do_sample", "", kOff,
      "samples answers, but training generates greedily: write false"},
-    {"max_samples", "", kOff,
-     "would train on the first rows only: write these into a file, or use "
-     "max_steps"},
     {"do_predict loraplus_lr_embedding use_galore use_badam "
      "mask_history group_by_length interleave_probs default_system tool_format "
      "shift_attn "

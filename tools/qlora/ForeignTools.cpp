@@ -69,7 +69,7 @@ static const ToolKeys kToolKeys[] = {
      "pref_ftx pref_beta simpo_gamma dpo_label_smoothing kto_chosen_weight "
      "kto_rejected_weight ld_alpha ref_model ref_model_adapters "
      "ref_model_quantization_bit loraplus_lr_embedding use_galore use_badam "
-     "plot_loss overwrite_cache max_samples use_unsloth flash_attn pure_bf16 "
+     "plot_loss overwrite_cache use_unsloth flash_attn pure_bf16 "
      "packing neat_packing mask_history train_on_prompt enable_thinking "
      "preserve_thinking default_system tool_format mix_strategy "
      "interleave_probs tokenized_path shift_attn resize_vocab do_predict "

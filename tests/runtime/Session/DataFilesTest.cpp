@@ -111,8 +111,8 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
 
   const std::string data = at("data.jsonl"), flag = "--train-file: '" + data;
   for (const auto &[flags, message] :
-       {std::pair(std::vector<std::string>{"--train-file", data,
-                                           "--train-file", data},
+       {std::pair(std::vector<std::string>{"--train-file", data, "--train-file",
+                                           data},
                   flag + "' is given twice. Fix: write " + data +
                       ":2 to read each row twice"),
         {{"--train-file", data, "--train-file", folder.string()},
@@ -122,6 +122,9 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
          "--validation-file: '" + data +
              "' has the weight 2, but validation reads each row once. Fix: "
              "remove the weight"},
+        {{"--train-file", at("rows.safetensors"), "--max-samples", "3"},
+         "--max-samples 3: '" + at("rows.safetensors") +
+             "' is a token file, which is read whole. Fix: remove the option"},
         {{"--train-file", data, "--val-set-size", "5"},
          "--val-set-size 5 takes 5 rows for validation, but the data has 5. "
          "Fix: give a smaller value"}}) {
@@ -135,14 +138,15 @@ TEST_F(DataFiles, ColumnsAndProcessesReachTheConverter) {
   ProcessOutput output =
       run({"--train-file", at("data.jsonl"), "--output-dir", at("out"), "--lr",
            "0.05", "--dataset-columns", "prompt=question", "completion=answer",
-           "--dataset-text-field", "body", "--dataset-num-proc", "3"});
+           "--dataset-text-field", "body", "--dataset-num-proc", "3",
+           "--max-samples", "4"});
   ASSERT_EQ(output.exitCode, 0) << output.errors;
   std::ifstream log(at("log"));
   const std::string words(std::istreambuf_iterator<char>(log), {});
   for (const char *flags :
        {"--column completion=answer --column prompt=question --column "
         "text=body",
-        "--workers 3"})
+        "--max-samples 4", "--workers 3"})
     EXPECT_NE(words.find(flags), std::string::npos) << words;
 }
 

@@ -38,6 +38,7 @@ class KeyTest(ToolTest):
     def test_it_follows_data_options_and_files(self):
         keys = [self.key(), self.key("--max-length", "7"),
                 self.key("--assistant-only-loss", "false"),
+                self.key("--max-samples", "1"),
                 self.key("--chat-template", "qwen3-training")]
         self.put(CHATML + " ", "chat_templates", "tool_use.jinja")
         keys.append(self.key())

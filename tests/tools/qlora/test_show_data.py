@@ -66,6 +66,12 @@ class ShowDataTest(QloraTest):
         row, = self.objects(options)
         self.assertEqual(row["tokens_in_loss"], row["tokens"] - 1)
 
+    def test_the_first_rows_of_each_file(self):
+        valid = os.path.join(DEMO, "data/valid.jsonl")
+        words = [MODEL, "--train-file", DATA, "--train-file", valid]
+        shown = self.objects(*words, "--num-rows=9", "--max-samples=2")
+        self.assertEqual(shown, self.objects(*words, "--num-rows=2"))
+
     def test_each_file_is_shown(self):
         valid = os.path.join(DEMO, "data/valid.jsonl")
         shown = self.run_qlora("show-data", MODEL, f"{DATA}:2",

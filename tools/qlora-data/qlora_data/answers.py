@@ -13,7 +13,7 @@ from .ordering import OrderedRows, skipped
 from .prompts import ModelError, Prompts, adapter_of_row, ids_of_row
 from .results import earlier_results, opened, write_result
 from .sampling import Sampling
-from .sources import SourceRow, batches, data_files
+from .sources import SourceRow, batches, source_of
 
 # Fields of results, which replace those of rows.
 _FIELDS = ("index", "output", "output_ids", "finish_reason", "logprobs",
@@ -29,7 +29,7 @@ class AnsweredRows(OrderedRows):
 
     def results(self, engine: Engine, done: int) -> Iterator[dict]:
         """Yields the results of all rows but the first `done` ones."""
-        rows = enumerate(row for batch, _ in batches(data_files(self._path))
+        rows = enumerate(row for batch, _ in batches(source_of(self._path))
                          for row in batch)
         return self.in_order(engine, skipped(rows, done, self._path), done)
 

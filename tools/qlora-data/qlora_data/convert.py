@@ -21,7 +21,7 @@ from .rows import RowSpool, TokenRows
 from .preferences import (judged_of, repeated_prompt, repeats_prompt,
                           shares_prompt, sides_of)
 from .shapes import ChatRow, PlainRow, normalise
-from .sources import SourceRow, batches, data_files, total_bytes
+from .sources import SourceRow, batches, source_of, total_bytes
 from .template import Template
 from .tokenizer import TextTokenizer
 from .training import QWEN3, recognised, shipped_template
@@ -44,6 +44,7 @@ class Options:
     template_drops: bool = False  # the template may drop tools, calls, messages
     formats: tuple[str, ...] = ()  # of shapes.FORMATS; empty: all
     excess: str = "truncate"  # or drop, raise: handling of longer rows
+    max_samples: int | None = None  # only the first rows of the data
 
 
 @dataclass
@@ -79,11 +80,11 @@ class Converter:
 
     def convert(self, path: str, output: str, progress: Progress) -> RowSpool:
         """Converts all rows of a file or folder. Spools them near `output`."""
-        files = data_files(path)
-        total = total_bytes(files)
+        source = source_of(path, self.options.max_samples)
+        total = total_bytes(source.files)
 
         def parts() -> Iterator[Callable[[], tuple[TokenRows, int]]]:
-            for rows, done in batches(files):
+            for rows, done in batches(source):
                 yield partial(self._part, rows, done)
 
         out = RowSpool(output, self.options.unpaired)

@@ -18,7 +18,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, boolean, positive
@@ -38,7 +37,7 @@ from .results import earlier_results, opened, write_result
 from .row_flags import add_row_flags, columns_of
 from .sampling import (Sampling, add_sampling_flags, end_tokens_of,
                        sampling_of)
-from .sources import SourceRow, batches, data_files
+from .sources import SourceRow, batches, source_of
 from .user_metrics import UserMetrics
 
 if TYPE_CHECKING:
@@ -214,7 +213,8 @@ def _parser() -> Parser:
         help="start N engines, which share the rows (default: 1)")
     # Rows are not cut, because a reference must be complete.
     parser.set_defaults(pairs=False, unpaired=False, max_length=None, workers=1,
-                        excess_length_strategy="truncate", logprobs=0)
+                        excess_length_strategy="truncate", logprobs=0,
+                        max_samples=None)
     return parser
 
 
@@ -244,8 +244,8 @@ def evaluate(arguments: list[str]) -> None:
     evaluation = Evaluation(prompts, sampling_of(files, args),
                             end_tokens_of(files), args.use_stemmer,
                             args.generate)
-    sources = islice((row for batch, _ in batches(data_files(args.input))
-                      for row in batch), args.max_rows)
+    sources = (row for batch, _ in batches(source_of(args.input, args.max_rows))
+               for row in batch)
     counts = TokenRows()
     rows = converted_rows(prompts.converter, sources, counts)
     earlier = list(earlier_results(args.output)) if args.output else []

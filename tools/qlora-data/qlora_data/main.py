@@ -36,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         choices=("truncate", "drop", "raise"),
         help="cut rows longer than --max-length, leave them out, or refuse "
         "them")
+    add("--max-samples", type=positive, metavar="N",
+        help="read only the first N rows of the data (default: all)")
     add("--pairs", action="store_true", help="rows have a chosen and a "
         "rejected answer (DPO, ORPO); each becomes two rows")
     add("--unpaired", action="store_true", help="rows have one answer and a "

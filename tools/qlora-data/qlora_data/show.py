@@ -19,7 +19,7 @@ from .errors import DataError
 from .masking import IGNORED
 from .rows import TokenRows
 from .safetensors import read_integers
-from .sources import batches, data_files
+from .sources import batches, source_of
 from .tokenizer import TextTokenizer
 
 
@@ -52,7 +52,8 @@ def text_rows(converter: Converter, path: str, chosen: range | list[int],
               out: TokenRows) -> Iterator[ShownRow]:
     """Yields rows with the numbers `chosen`. Counts changed rows in `out`."""
     limit = converter.options.max_length
-    sources = (row for rows, _ in batches(data_files(path)) for row in rows)
+    source = source_of(path, converter.options.max_samples)
+    sources = (row for rows, _ in batches(source) for row in rows)
     for number, source in zip(range(1, max(chosen) + 1), sources):
         if number not in chosen:
             continue

@@ -20,7 +20,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .environment import how_to_install
 from .errors import DataError, unreadable
@@ -45,6 +45,25 @@ class SourceRow:
     place: str
     read: Callable[[], dict]
     size: int
+
+
+@dataclass
+class Source:
+    """Files of a data set, and the range of their rows that is read."""
+    files: list[str]
+    first: int = 0  # counts the rows of all files
+    end: int = sys.maxsize
+
+    def limited(self, rows: int | None) -> Source:
+        """Returns only the first `rows` rows; None: all."""
+        if rows is None:
+            return self
+        return replace(self, end=min(self.end, self.first + rows))
+
+
+def source_of(path: str, max_samples: int | None = None) -> Source:
+    """Returns the rows of a file or a folder, at most `max_samples`."""
+    return Source(data_files(path)).limited(max_samples)
 
 
 def data_files(path: str) -> list[str]:
@@ -74,12 +93,17 @@ def total_bytes(files: list[str]) -> int:
         raise unreadable(error.filename, error) from None
 
 
-def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
+def batches(source: Source) -> Iterator[tuple[list[SourceRow], int]]:
     """Yields (batch of rows, bytes read so far from all files)."""
-    before = 0
-    for path in files:
+    before, number = 0, 0  # number: index of the next row in all files
+    for path in source.files:
         rows, size = [], 0
         for row, done in _rows_of(path):
+            if number >= source.end:
+                break
+            number += 1
+            if number <= source.first:
+                continue
             rows.append(row)
             size += row.size
             if len(rows) == BATCH_ROWS or size >= _BATCH_BYTES:
@@ -88,6 +112,8 @@ def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
         before += os.path.getsize(path)
         if rows:
             yield rows, before
+        if number >= source.end:
+            return
 
 
 def _rows_of(path: str) -> Iterator[tuple[SourceRow, int]]:

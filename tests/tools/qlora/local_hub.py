@@ -9,12 +9,14 @@ import json
 import os
 import re
 import threading
+from urllib.parse import unquote
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 
 
 class Hub:
-    """The server. `folders`: the folder of each repository "org/name".
+    """The server. `folders`: the folder of each repository, "org/name" for a
+    model, "datasets/org/name" for a data set.
     `requests`: all requests so far. `gated`: the repositories that cannot be
     read. The token hf_right identifies "me", who may write."""
 
@@ -89,8 +91,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.split("?")[0]
         self.hub.requests.append((self.command, path))
         model = re.fullmatch(
-            r"/api/models/([^/]+/[^/]+)/(?:revision|tree)/([^/]+)", path)
-        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+            r"/api/(?:models/)?((?:datasets/)?[^/]+/[^/]+)/"
+            r"(?:revision|tree)/([^/]+)", path)
+        file = re.fullmatch(
+            r"/((?:datasets/)?[^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         match = model or file
         folder = self.hub.folders.get(match[1]) if match else None
         if folder is None:
@@ -105,7 +109,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 {"id": match[1], "sha": COMMIT, "private": False, "tags": [],
                  "downloads": 0, "likes": 0})
         else:
-            self.send_content(os.path.join(folder, file[3]))
+            self.send_content(os.path.join(folder, unquote(file[3])))
 
     def send_json(self, value, code=200):
         self.answer(code, json.dumps(value).encode(),

@@ -2,6 +2,7 @@
 """Transfers with the Hugging Face hub: fetches models, publishes adapters.
 
     qlora-data fetch-model NAME REVISION
+    qlora-data find-dataset REFERENCE FOLDER prints it with its commit
     qlora-data create-repository NAME public|private
     qlora-data push-adapter NAME FOLDER      prints its address
 
@@ -30,7 +31,7 @@ _TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
 _FOLDERS = ["*/*"]
 
 
-def _library():
+def library():
     """Imports huggingface_hub, a dependency of tokenizers."""
     # Show progress bars only on terminals. The import reads this variable.
     if not sys.stderr.isatty():
@@ -51,13 +52,15 @@ def _because(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
 
 
-def _explain(name: str, error: Exception) -> DataError:
+def explain(name: str, error: Exception, kind: str = "") -> DataError:
+    """Returns the error for a repository that cannot be read. `kind`: what
+    precedes its name in addresses."""
     from huggingface_hub import errors
     login = "log in with hf auth login, or set HF_TOKEN"
     if isinstance(error, errors.GatedRepoError):
         return DataError(f"'{name}' is gated on the Hugging Face hub",
-                         f"accept its terms on https://huggingface.co/{name}, "
-                         f"and {login}")
+                         "accept its terms on https://huggingface.co/"
+                         f"{kind}{name}, and {login}")
     if isinstance(error, errors.RevisionNotFoundError):
         return DataError(f"'{name}' has no such revision on the Hugging Face "
                          "hub", "use one of its branches, tags or commits")
@@ -73,7 +76,7 @@ def _explain(name: str, error: Exception) -> DataError:
 
 
 def _fetch_model(name: str, revision: str) -> None:
-    hub = _library()
+    hub = library()
     print(f"qlora-data: fetching {name} from the Hugging Face hub",
           file=sys.stderr, flush=True)
     try:
@@ -81,7 +84,7 @@ def _fetch_model(name: str, revision: str) -> None:
                               allow_patterns=_MODEL_FILES,
                               ignore_patterns=_FOLDERS)
     except Exception as error:
-        raise _explain(name, error) from error
+        raise explain(name, error) from error
 
 
 def _create(hub, name: str, private: bool) -> str:
@@ -103,11 +106,11 @@ def _refused(name: str, error: Exception) -> DataError:
 
 
 def _create_repository(name: str, visibility: str) -> None:
-    _create(_library(), name, visibility == "private")
+    _create(library(), name, visibility == "private")
 
 
 def _push_adapter(name: str, folder: str) -> None:
-    hub = _library()
+    hub = library()
     name = _create(hub, name, False)
     try:
         hub.upload_folder(repo_id=name, folder_path=folder,
@@ -119,9 +122,14 @@ def _push_adapter(name: str, folder: str) -> None:
     print(f"{hub.constants.ENDPOINT}/{name}")
 
 
+def _find_dataset(reference: str, folder: str) -> None:
+    from .hub_datasets import find_dataset  # imports this module
+    find_dataset(reference, folder)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
-    "fetch-model": _fetch_model, "create-repository": _create_repository,
-    "push-adapter": _push_adapter}
+    "fetch-model": _fetch_model, "find-dataset": _find_dataset,
+    "create-repository": _create_repository, "push-adapter": _push_adapter}
 
 
 def run_command(arguments: list[str]) -> None:

@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from .environment import how_to_install
 from .errors import DataError, unreadable
 from .formats import check_is_text, head_of, separator_of
+from .hub_datasets import cached_files
+from .hub_reference import is_reference, parse_reference, parse_split
 from .json_rows import json_elements, json_list_place
 from .jsonl import kind, parse_line
 
@@ -62,13 +64,31 @@ class Source:
 
 
 def source_of(path: str, max_samples: int | None = None) -> Source:
-    """Returns the rows of a file or a folder, at most `max_samples`."""
-    return Source(data_files(path)).limited(max_samples)
+    """Returns the rows of a file, a folder or a split of a data set on the
+    hub, at most `max_samples`."""
+    files = data_files(path)
+    if not is_reference(path):
+        return Source(files).limited(max_samples)
+    split = parse_reference(path).split
+    rows = parse_split(split)
+    count = count_rows(files) if rows.needs_count else sys.maxsize
+    first, end = rows.rows(count)
+    if first >= end:
+        raise DataError(f"the split '{split}' has no rows" + (
+            f": the whole has {count}" if rows.needs_count else ""),
+            "choose other rows of it", path)
+    return Source(files, first, end).limited(max_samples)
+
+
+def count_rows(files: list[str]) -> int:
+    return sum(1 for path in files for _ in _rows_of(path))
 
 
 def data_files(path: str) -> list[str]:
-    """Returns `path` if it is a file, else the folder's data files, sorted by
-    name, without hidden files."""
+    """Returns `path` if it is a file, the files of a split on the hub, or the
+    folder's data files, sorted by name, without hidden files."""
+    if is_reference(path):
+        return cached_files(parse_reference(path))
     if not os.path.isdir(path):
         return [path]
     try:

@@ -18,6 +18,8 @@
 #include <tuple>
 #include <vector>
 
+#include "runtime/Base/HubReference.h"
+
 namespace qlora {
 
 namespace fs = std::filesystem;
@@ -68,7 +70,7 @@ StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
 }
 
 std::string absolutePath(const std::string &path, const std::string &folder) {
-  if (path.empty())
+  if (path.empty() || isHubReference(path)) // which is not a path
     return path;
   fs::path full = fs::path(folder) / path;
   std::error_code ignored;
@@ -82,6 +84,8 @@ std::string absolutePath(const std::string &path, const std::string &folder) {
 }
 
 std::string shownPath(const std::string &path) {
+  if (isHubReference(path))
+    return path;
   std::error_code ignored;
   const std::string near = fs::proximate(path, ignored).string();
   return near.empty() || near.starts_with("..") ? path : near;

@@ -11,6 +11,7 @@
 #include <map>
 #include <vector>
 
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/StoreIndexes.h"
 #include "runtime/Data/TokenFiles.h"
@@ -129,7 +130,9 @@ static Status checkFiles(const Options &options, const std::string &option,
   std::map<fs::path, std::string> known;
   for (const auto &[path, weight] : files) {
     std::error_code error;
-    if (!fs::is_regular_file(path, error) && !fs::is_directory(path, error))
+    const bool isOfHub = isHubReference(path); // qlora-data looks for it
+    if (!isOfHub && !fs::is_regular_file(path, error) &&
+        !fs::is_directory(path, error))
       return Status::notFound("{}: there is no file '{}'", spelling, path);
     if (option == "validation_file" && weight != 1)
       return Status::invalid("{}: '{}' has the weight {}, but validation reads "
@@ -141,7 +144,8 @@ static Status checkFiles(const Options &options, const std::string &option,
           "option, and give it to qlora-data",
           options.spelling("max_samples"), options.integer("max_samples"),
           path);
-    if (!known.emplace(fs::canonical(path, error), path).second)
+    const fs::path real = isOfHub ? fs::path(path) : fs::canonical(path, error);
+    if (!known.emplace(real, path).second)
       return Status::invalid(
           "{}: '{}' is given twice. Fix: write {}:2 to read each row twice",
           spelling, path, path);

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Checkpoint/Adapter.h"
@@ -120,13 +121,12 @@ static std::string settingsText(const Run &run) {
 }
 
 static std::string rowsText(const Run &run, const DataSummary &data) {
-  const fs::path file(dataName(run.options, "train_file"));
+  const std::string name = dataTitle(dataName(run.options, "train_file"));
   const auto count = [](int64_t number) {
     return formatCount(static_cast<uint64_t>(number));
   };
-  return "## Data\n\n| | |\n| --- | --- |\n" +
-         row("data", file.filename().string()) + row("rows", count(data.rows)) +
-         row("tokens", count(data.tokens)) +
+  return "## Data\n\n| | |\n| --- | --- |\n" + row("data", name) +
+         row("rows", count(data.rows)) + row("tokens", count(data.tokens)) +
          row("tokens in the loss", count(data.labelledTokens)) + "\n";
 }
 

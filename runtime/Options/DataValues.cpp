@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionValue.h"
@@ -75,7 +76,11 @@ static StatusOr<json> resolved(const json &element, const std::string &folder) {
   const std::string whole = absolutePath(text, folder);
   const size_t colon = text.rfind(':');
   std::error_code error;
-  if (colon == text.npos || std::filesystem::exists(whole, error))
+  // A hub reference has colons of its own: hf://datasets/NAME, train[:500].
+  const bool isPartOfName =
+      isHubReference(text) && text.find_first_of("/]", colon) != text.npos;
+  if (colon == text.npos || isPartOfName ||
+      std::filesystem::exists(whole, error))
     return json{{"path", whole}, {"weight", 1.0}};
   QLORA_ASSIGN_OR_RETURN(const double weight,
                          parseWeight(text.substr(colon + 1)));

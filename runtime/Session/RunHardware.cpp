@@ -5,6 +5,7 @@
 #include "runtime/Session/RunHardware.h"
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/CudaGpu.h"
 
@@ -37,7 +38,7 @@ static std::string compileCommand(const Options &options) {
       !model.empty())
     command += " " + shownPath(model);
   for (const auto &[path, weight] : options.paths("train_file"))
-    command += " " + shownPath(path);
+    command += isHubReference(path) ? " '" + path + "'" : " " + shownPath(path);
   return command + " --target cuda";
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Kernels/KernelTable.h"
@@ -99,8 +100,8 @@ static std::string trainedText(const Run &run, const ParameterCounts &counts) {
 }
 
 static std::string dataText(const Run &run, const DataSummary &data) {
-  const fs::path file(dataName(run.options, "train_file"));
-  return fmt::format("{}: {}, {}, {} in the loss", file.filename().string(),
+  return fmt::format("{}: {}, {}, {} in the loss",
+                     dataTitle(dataName(run.options, "train_file")),
                      formatCounted(data.rows, "row"),
                      formatCounted(data.tokens, "token"),
                      formatCount(data.labelledTokens));

@@ -24,6 +24,7 @@
 #include "tools/qlora/ForeignConfigKeys.h"
 #include "tools/qlora/ForeignTools.h"
 #include "tools/qlora/HubCache.h"
+#include "tools/qlora/HubData.h"
 #include "tools/qlora/OptionSettings.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
@@ -420,20 +421,28 @@ StatusOr<Configuration> configure(const CommandLine &line,
   QLORA_RETURN_IF_ERROR(takeInputs(line, config, result.program, settings));
   QLORA_ASSIGN_OR_RETURN(const Machines machines, Machines::of(line));
   ForeignFile file;
+  HubDataKeys hubData = HubDataKeys::of(settings);
+  const std::string folder =
+      std::filesystem::path(config).parent_path().string();
   if (!config.empty()) {
     QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
     takeRevision(written, revision);
+    hubData = HubDataKeys::of(settings, written);
     file = translateForeignConfigKeys(
         {written, config, settings, {machines.ranks, machines.localRanks}});
+    QLORA_RETURN_IF_ERROR(addHubEntries(hubData, folder, file.entries));
     QLORA_RETURN_IF_ERROR(result.options.applyEntries(
         file.entries, config, std::move(file.problems)));
     result.notes = file.notes;
   }
+  QLORA_RETURN_IF_ERROR(addHubSettings(hubData, settings));
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
   QLORA_RETURN_IF_ERROR(forceSingleGpu(line, result.options));
   QLORA_RETURN_IF_ERROR(result.options.validate());
   QLORA_RETURN_IF_ERROR(findModel(writtenModel(settings, file.entries),
                                   revision, result.options));
+  QLORA_RETURN_IF_ERROR(
+      findHubData(line.settings, hubData, folder, result.options));
   if (file.hasPeftTargets && result.program.empty() &&
       !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));

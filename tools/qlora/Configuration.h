@@ -48,7 +48,8 @@ struct Configuration {
 /// Resolves the options. `config` is --config, or empty. The first word that is
 /// not an option is a model, a program or a YAML file; the second is the data.
 /// A model name on the Hugging Face hub becomes its snapshot's folder, which
-/// may be fetched. `revision` is the hub's revision, or empty for main. Chooses
+/// may be fetched, and so do names of data sets. `revision` is the hub's
+/// revision of the model, or empty for main. Chooses
 /// the target for this machine (runtime/Kernels/Cuda/TargetChoice.h) and adds
 /// any warning about it to the notes.
 StatusOr<Configuration> configure(const CommandLine &line,

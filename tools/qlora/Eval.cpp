@@ -11,9 +11,11 @@
 #include <filesystem>
 
 #include "frontend/HfConfig.h"
+#include "runtime/Base/HubReference.h"
 #include "runtime/Data/DataFiles.h"
 #include "runtime/Watch/RunFolder.h"
 #include "tools/qlora/GenerationProgram.h"
+#include "tools/qlora/HubData.h"
 
 namespace qlora {
 
@@ -71,7 +73,7 @@ const Tool &evalTool() {
                    "predictions.jsonl\n"
                    "  qlora eval Qwen/Qwen3-0.6B held-out.jsonl --max-rows "
                    "100\n"};
-    addGenerationTables(result, {kEvalOptions, rankRows()});
+    addGenerationTables(result, {kEvalOptions, hubTestRows(), rankRows()});
     for (const std::span<const OptionRow> rows :
          {tableRows("dataset_columns", 2), tableRows("dataset_text_field", 1),
           tableRows("completion_only_loss", 3)}) {
@@ -90,12 +92,26 @@ static Status checkEvalWords(const CommandLine &line) {
   if (line.rest.size() > 2)
     return Status::invalid(
         "expects a model and data, but got '{}' too; remove it", line.rest[2]);
+  return Status::ok();
+}
+
+/// Returns the path of the rows, or the reference of a data set on the hub.
+static StatusOr<std::string> findRows(const CommandLine &line) {
+  const std::string word = line.rest[1];
   std::error_code ignored;
-  if (!fs::exists(line.rest[1], ignored))
+  if (isHubReference(word))
+    return findHubReference(word, "");
+  if (isHubDataName(word, "")) {
+    QLORA_ASSIGN_OR_RETURN(
+        const HubDataset set,
+        HubDataKeys::of(line.settings).dataset(word, /*isTest=*/true));
+    return findHubReference(set.reference(), "");
+  }
+  if (!fs::exists(word, ignored))
     return Status::notFound("there is no file or folder '{}' with rows; check "
                             "the path",
-                            line.rest[1]);
-  return Status::ok();
+                            word);
+  return word;
 }
 
 /// Refuses mistakes that qlora-data would notice only after compiling.
@@ -142,15 +158,15 @@ static std::string templateOfRows(const Options &data,
 /// Returns the flags that convert rows as in training: the options of the run
 /// if there is one, and those of the command line.
 static StatusOr<std::vector<std::string>>
-rowFlags(const GenerationCommand &command, const GenerationProgram &program) {
+rowFlags(const GenerationCommand &command, const GenerationProgram &program,
+         const std::string &rows) {
   Options data;
   if (!program.run.empty())
     QLORA_RETURN_IF_ERROR(data.applyYaml(program.run + "/" + kSettingsFile));
   QLORA_RETURN_IF_ERROR(data.applySettings(command.line.settings));
   const std::string model = program.options.text("model_name_or_path");
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config, readHfConfig(model, {}));
-  TokenRequest request =
-      tokenRequest(data, command.line.rest[1], 0, config.vocabSize);
+  TokenRequest request = tokenRequest(data, rows, 0, config.vocabSize);
   request.modelFolder = model;
   request.chatTemplate = templateOfRows(data, program);
   request.pairs = request.unpaired = false;
@@ -184,6 +200,7 @@ Status evaluateModel(std::span<const std::string> words) {
   if (!command.line.answer.empty())
     return fmt::print("{}", command.line.answer), Status::ok();
   QLORA_RETURN_IF_ERROR(checkEvalInputs(command));
+  QLORA_ASSIGN_OR_RETURN(const std::string data, findRows(command.line));
   QLORA_ASSIGN_OR_RETURN(const GenerationProgram program,
                          findGenerationProgram(command));
   if (command.own.boolean("compare_base") && !program.rowsChoose)
@@ -196,7 +213,7 @@ Status evaluateModel(std::span<const std::string> words) {
                        [](const std::string &flag) {
                          return !flag.starts_with("--chat-template=");
                        });
-  QLORA_ASSIGN_OR_RETURN(const auto rows, rowFlags(command, program));
+  QLORA_ASSIGN_OR_RETURN(const auto rows, rowFlags(command, program, data));
   std::ranges::copy(rows, std::back_inserter(tool.arguments));
   std::ranges::copy(evalFlags(command.own), std::back_inserter(tool.arguments));
   return becomeAnswer(program, std::move(tool), command.isDryRun);

@@ -4,7 +4,7 @@
 
 #include "tools/qlora/ForeignData.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,24 +13,67 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
 #include "tools/qlora/ForeignRows.h"
+#include "tools/qlora/HubCache.h"
+#include "tools/qlora/HubData.h"
 
 namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Adds a path. Refuses ORG/NAME, a data set on the hub. A file path has an
-/// extension; a folder path starts with "/" or ".", or ends with "/".
+/// LLaMA-Factory's dataset_dir for data sets that are named as on the hub.
+static constexpr std::string_view kOnline = "ONLINE";
+
 static Status addFile(const json &file, json &paths) {
   if (!file.is_string() || file.get_ref<const std::string &>().empty())
     return Status::invalid("expects a path as a string");
-  const std::string text = file.get<std::string>();
-  if (!std::filesystem::path(text).has_extension() && text.front() != '/' &&
-      text.front() != '.' && text.back() != '/')
-    return Status::invalid(
-        "'{}' is a data set on the hub; download it and write the path of its "
-        "file (write ./{} for a folder)",
-        text, text);
-  paths.push_back(text);
+  paths.push_back(file);
+  return Status::ok();
+}
+
+/// Returns the texts of a text or a list.
+static std::vector<std::string> textsOf(const json &value) {
+  std::vector<std::string> texts;
+  for (const json &item : value.is_array()  ? value
+                          : value.is_null() ? json::array()
+                                            : json::array({value}))
+    texts.push_back(foreignNameOf(item));
+  return texts;
+}
+
+/// Whether a data set of axolotl is on the hub: it has no path here, and its
+/// `path` has neither a file's ending nor the form of a folder ("./data").
+static bool isOnHub(const json &set, const std::string &base) {
+  const std::string path = foreignNameOf(set["path"]);
+  const bool hasFiles = set.contains("data_files");
+  std::error_code ignored;
+  return parseHubName(path) &&
+         !std::filesystem::exists(absolutePath(path, base), ignored) &&
+         (isHubDataName(path, base) ||
+          (!hasFiles && !std::filesystem::path(path).has_extension()));
+}
+
+/// Adds each subset (`name`) of a data set on the hub. Files of `data_files`
+/// are its split train.
+static Status addHubSet(const json &set, const std::string &split,
+                        json &paths) {
+  const auto revisions = textsOf(set.value("revision", json()));
+  const HubDataKeys keys{.revision =
+                             revisions.empty() ? "" : revisions.front()};
+  QLORA_ASSIGN_OR_RETURN(HubDataset data,
+                         keys.dataset(foreignNameOf(set["path"]), false));
+  const auto files = textsOf(set.value("data_files", json()));
+  data.files = fmt::to_string(fmt::join(files, ","));
+  const auto splits = textsOf(set.value("split", json()));
+  data.split = !splits.empty() ? splits.front()
+               : files.empty() ? split
+                               : "train";
+  auto subsets = textsOf(set.value("name", json()));
+  if (subsets.empty())
+    subsets.emplace_back();
+  for (const std::string &subset : subsets) {
+    data.config = subset;
+    paths.push_back(data.reference());
+  }
   return Status::ok();
 }
 
@@ -64,7 +107,7 @@ static constexpr SetKey kSetKeys[] = {
     {"field", "*"},          // addType()
     {"field_messages", "*"}, // addMessages()
     {"trust_remote_code", "*"},
-    {"split", "train"},
+    {"split", "train"}, // addHubSet()
     {"message_field_role", "role from"},
     {"message_field_content", "content value"},
     {"train_on_eos", "turn"},
@@ -80,6 +123,11 @@ static constexpr SetKey kSetKeys[] = {
     {"message_property_mappings",
      R"({"content":"content","role":"role"} {"content":"value","role":"from"})"},
 };
+
+/// Returns whether addHubSet() reads the key.
+static bool isHubKey(std::string_view key) {
+  return key == "name" || key == "split" || key == "revision";
+}
 
 static Status checkSetKey(const std::string &key, const json &value) {
   const auto *row = std::ranges::find(kSetKeys, key, [](const SetKey &row) {
@@ -158,17 +206,24 @@ static Status addType(const json &set, const std::string &rl,
   return Status::ok();
 }
 
-StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &rl) {
+StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &base,
+                                     const std::string &rl, bool isTest) {
   if (!list.is_array() || list.empty())
     return Status::invalid("expects a list of data sets, each with a path");
   ForeignData all;
   for (const json &set : list) {
     if (!set.is_object() || !set.contains("path"))
       return Status::invalid("expects a list of data sets, each with a path");
+    const bool isOfHub = isOnHub(set, base);
     for (const auto &[key, value] : set.items())
-      QLORA_RETURN_IF_ERROR(checkSetKey(key, value));
+      if (!isOfHub || !isHubKey(key))
+        QLORA_RETURN_IF_ERROR(checkSetKey(key, value));
     ForeignData data;
-    const json files = set.value("data_files", json());
+    if (isOfHub)
+      QLORA_RETURN_IF_ERROR(
+          addHubSet(set, isTest ? "test" : "train", data.paths));
+    const json files =
+        isOfHub ? json::array() : set.value("data_files", json());
     for (const json &file : files.is_array()  ? files
                             : files.is_null() ? json::array({set["path"]})
                                               : json::array({files}))
@@ -252,19 +307,29 @@ static Status checkTags(const json &tags) {
 /// Adds one entry of dataset_info.json, except its file name.
 static Status addEntry(const json &set, const std::string &rl,
                        ForeignData &data) {
-  static constexpr const char *kHubs[] = {"hf_hub_url", "ms_hub_url",
-                                          "om_hub_url", "script_url",
-                                          "cloud_file_name"};
-  for (const char *hub : kHubs)
-    if (set.contains(hub))
+  static constexpr const char *kHubs =
+      "ms_hub_url om_hub_url script_url cloud_file_name";
+  const bool isOfHub = set.contains("hf_hub_url");
+  for (const std::string_view hub : splitWords(kHubs))
+    if (set.contains(hub) && !isOfHub)
       return Status::invalid("has '{}', which is not supported: download the "
                              "data, and keep only 'file_name'",
                              hub);
+  if (set.contains("num_samples") && !set["num_samples"].is_null())
+    return Status::invalid(
+        "has 'num_samples', with which LLaMA-Factory draws "
+        "rows at random: remove it, or write max_samples for "
+        "the first rows");
   static constexpr const char *kKnown =
       "file_name file_sha1 formatting ranking columns tags";
+  static constexpr const char *kOfHub =
+      "hf_hub_url ms_hub_url om_hub_url script_url cloud_file_name subset "
+      "split "
+      "num_samples";
   for (const auto &[key, value] : set.items())
     if (!std::ranges::count(splitWords(kKnown), key) && !value.is_null() &&
-        !(key == "split" && value == "train"))
+        !(key == "split" && value == "train") &&
+        !(isOfHub && std::ranges::count(splitWords(kOfHub), key)))
       return Status::invalid("has '{}', which is not supported: remove it",
                              key);
   const std::string formatting =
@@ -286,6 +351,34 @@ static Status addEntry(const json &set, const std::string &rl,
   return addColumns(set.value("columns", json()), isAlpaca, data);
 }
 
+/// Returns the path of an entry of dataset_info.json, or its data set on the
+/// hub.
+static StatusOr<std::string> pathOfEntry(const json &set,
+                                         const std::string &folder) {
+  if (set.contains("hf_hub_url")) {
+    const auto subsets = textsOf(set.value("subset", json()));
+    const auto splits = textsOf(set.value("split", json()));
+    const HubDataKeys keys{.config = subsets.empty() ? "" : subsets.front(),
+                           .trainSplit = splits.empty() ? "" : splits.front()};
+    QLORA_ASSIGN_OR_RETURN(
+        const HubDataset data,
+        keys.dataset(foreignNameOf(set["hf_hub_url"]), false));
+    return data.reference();
+  }
+  if (!set.value("file_name", json()).is_string())
+    return Status::invalid("has no 'file_name'");
+  return (std::filesystem::path(folder) / set["file_name"]).string();
+}
+
+/// Returns the content of dataset_info.json, empty for the folder ONLINE.
+static StatusOr<json> readSets(const std::string &info,
+                               const std::string &folder) {
+  if (folder == kOnline)
+    return json::object();
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(info));
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 StatusOr<ForeignData> dataOfNames(const std::string &names,
                                   const std::string &base,
                                   const std::string &folder,
@@ -293,26 +386,28 @@ StatusOr<ForeignData> dataOfNames(const std::string &names,
   namespace fs = std::filesystem;
   const std::string info =
       (fs::path(base) / folder / "dataset_info.json").string();
-  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(info));
-  const json sets = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  QLORA_ASSIGN_OR_RETURN(const json sets, readSets(info, folder));
   std::string words = names;
   std::ranges::replace(words, ',', ' ');
   ForeignData all;
   for (const std::string_view word : splitWords(words)) {
     const std::string name(word);
-    const json set = sets.is_object() ? sets.value(name, json()) : json();
+    const json set = folder == kOnline  ? json{{"hf_hub_url", name}}
+                     : sets.is_object() ? sets.value(name, json())
+                                        : json();
     if (!set.is_object())
       return Status::invalid("'{}' has no data set '{}'; name one of its data "
                              "sets, or add train_file",
                              info, name);
     ForeignData data;
     Status status = addEntry(set, rl, data);
-    if (status.isOk() && !set.value("file_name", json()).is_string())
-      status = Status::invalid("has no 'file_name'");
+    auto path = pathOfEntry(set, folder);
+    if (status.isOk())
+      status = path.status();
     if (!status.isOk())
       return status.withContext(
           fmt::format("the data set '{}' of '{}'", name, info));
-    data.paths.push_back((fs::path(folder) / set["file_name"]).string());
+    data.paths.push_back(*path);
     QLORA_RETURN_IF_ERROR(all.add(data));
   }
   if (all.paths.empty())

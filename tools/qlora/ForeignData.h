@@ -31,13 +31,17 @@ struct ForeignData {
 };
 
 /// Translates axolotl's list of data sets: [{path: data.jsonl, type:
-/// chat_template}, {path: json, data_files: [a.jsonl, b.jsonl]}, ...]. `rl`:
-/// the objective, a value of --rl.
+/// chat_template}, {path: json, data_files: [a.jsonl, b.jsonl]}, {path:
+/// OWNER/NAME, name: SUBSET, split: train}, ...]. `base`: the YAML file's
+/// folder. `rl`: the objective, a value of --rl. `isTest`: the default split on
+/// the hub is test.
 StatusOr<ForeignData> dataOfDatasets(const nlohmann::ordered_json &list,
-                                     const std::string &rl);
+                                     const std::string &base,
+                                     const std::string &rl, bool isTest);
 
 /// Translates LLaMA-Factory's names of data sets, "name, other", which
-/// `folder`/dataset_info.json describes. `base` is the YAML file's folder.
+/// `folder`/dataset_info.json describes. With the folder ONLINE, they are names
+/// on the hub. `base` is the YAML file's folder.
 StatusOr<ForeignData> dataOfNames(const std::string &names,
                                   const std::string &base,
                                   const std::string &folder,

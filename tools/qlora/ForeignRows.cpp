@@ -77,11 +77,6 @@ static const ForeignRow kForeignRows[] = {
      "", kAny, "names classes of transformers: config.json names the model"},
     {"lora_task_type", "", "CAUSAL_LM", "is not supported: write CAUSAL_LM"},
     {"peft_type", "", "LORA lora", "is not supported: write LORA"},
-    {"dataset_train_split", "", "train",
-     "selects rows of a data set on the hub: write these rows into a file, "
-     "name it with train_file, and remove this key"},
-    {"dataset_test_split", "", kAny,
-     "selects rows of a data set on the hub: use validation_file to evaluate"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
      "wandb_log_model plot_loss debug "
      "save_only_model save_safetensors",
@@ -126,9 +121,6 @@ static const ForeignRow kForeignRows[] = {
     {"chat_template_jinja", "", kOff,
      "is a Jinja text: write it into a file, and name that file with "
      "chat_template"},
-    {"dataset_name dataset_config", "", kOff,
-     "names a data set on the hub: download it, and name its JSONL file with "
-     "train_file"},
     {"generation_num_beams num_beams", "", "1",
      "searches with several beams, which is not supported: write 1"},
     {"do_sample", "", kOff,

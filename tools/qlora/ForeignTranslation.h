@@ -41,6 +41,7 @@ private:
   Status skip(const YamlEntry &) { return Status::ok(); }
   Status translateNames(const YamlEntry &entry);
   Status translateData(const YamlEntry &entry);
+  Status translateHubData(const YamlEntry &entry);
   Status checkFolder(const YamlEntry &entry);
   Status translateSpecialTokens(const YamlEntry &entry);
   Status translateReports(const YamlEntry &entry);

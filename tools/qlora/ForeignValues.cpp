@@ -9,7 +9,9 @@
 #include <charconv>
 #include <filesystem>
 
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
+#include "tools/qlora/HubData.h"
 
 namespace qlora {
 
@@ -23,6 +25,11 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"dataset", &Translation::translateData},
      {"test_datasets", &Translation::translateData},
      {"eval_dataset", &Translation::translateData},
+     {"dataset_name", &Translation::translateHubData},
+     {"dataset_config", &Translation::skip}, // HubDataKeys
+     {"dataset_train_split", &Translation::skip},
+     {"dataset_test_split", &Translation::skip},
+     {"dataset_revision", &Translation::skip},
      {"special_tokens", &Translation::translateSpecialTokens},
      {"lora_target", &Translation::translateNames},
      {"lora_target_linear", &Translation::translateAllLinear},
@@ -59,20 +66,48 @@ Status Translation::translateNames(const YamlEntry &entry) {
 Status Translation::translateData(const YamlEntry &entry) {
   const auto base = std::filesystem::path(path).parent_path().string();
   const json *folder = find("dataset_dir");
-  QLORA_ASSIGN_OR_RETURN(const ForeignData found,
-                         entry.key.ends_with("datasets")
-                             ? dataOfDatasets(entry.value, objective())
-                             : dataOfNames(foreignNameOf(entry.value), base,
-                                           folder && folder->is_string()
-                                               ? folder->get<std::string>()
-                                               : "data",
-                                           objective()));
-  const bool isTest = entry.key == "test_datasets" ||
-                      entry.key == "eval_dataset";
+  const bool isTest =
+      entry.key == "test_datasets" || entry.key == "eval_dataset";
+  QLORA_ASSIGN_OR_RETURN(
+      const ForeignData found,
+      entry.key.ends_with("datasets")
+          ? dataOfDatasets(entry.value, base, objective(), isTest)
+          : dataOfNames(foreignNameOf(entry.value), base,
+                        folder && folder->is_string()
+                            ? folder->get<std::string>()
+                            : "data",
+                        objective()));
   add(entry, isTest ? "validation_file" : "train_file", found.paths);
   if (dataEntry.line == 0)
     dataEntry = entry;
   return data.add(found);
+}
+
+/// Translates TRL's name of a data set on the hub. As in TRL's scripts,
+/// dataset_test_split is evaluated only if eval_strategy is set.
+Status Translation::translateHubData(const YamlEntry &entry) {
+  if (!flagOf("dataset_name").empty())
+    return Status::ok(); // replaced by the flag
+  const std::string name = foreignNameOf(entry.value);
+  const auto base = std::filesystem::path(path).parent_path().string();
+  std::error_code ignored;
+  if (std::filesystem::exists(absolutePath(name, base), ignored))
+    return Status::invalid("'{}' is here, not on the Hugging Face hub: name it "
+                           "with train_file",
+                           name);
+  const HubDataKeys keys = HubDataKeys::of(request.flags, entries);
+  QLORA_ASSIGN_OR_RETURN(const HubDataset rows,
+                         keys.dataset(name, /*isTest=*/false));
+  add(entry, "train_file", rows.reference());
+  const json *strategy = find("eval_strategy");
+  std::string evaluates = flagOf("eval_strategy");
+  if (evaluates.empty() && strategy)
+    evaluates = foreignNameOf(*strategy);
+  if (evaluates.empty() || isOffWord(evaluates) || find("validation_file"))
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const HubDataset test,
+                         keys.dataset(name, /*isTest=*/true));
+  return add(entry, "validation_file", test.reference()), Status::ok();
 }
 
 /// Checks only the type. translateData() reads the folder.

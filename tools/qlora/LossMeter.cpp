@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/AdapterOptions.h"
@@ -24,6 +25,9 @@ namespace fs = std::filesystem;
 
 /// Bytes of training data that are evaluated if there are no other data.
 static constexpr double kTrainingBytes = 1 << 20;
+
+/// Rows that are evaluated instead if the data are on the hub.
+static constexpr int64_t kTrainingRows = 1000;
 
 /// Options of the training that decide the loss of a row, with those of the
 /// group Data.
@@ -46,7 +50,7 @@ static void copyPaths(const Options &from, const char *option, const char *as,
 static std::string namesOf(const Options &options, const char *option) {
   std::string names;
   for (const auto &[path, weight] : options.paths(option))
-    names += (names.empty() ? "" : ", ") + fs::path(path).filename().string();
+    names += (names.empty() ? "" : ", ") + dataTitle(path);
   return names;
 }
 
@@ -75,11 +79,29 @@ StatusOr<LossMeter> LossMeter::create(const ExportJob &job, bool needsData) {
   return meter;
 }
 
+/// Uses the first training rows.
+void LossMeter::useFirstRows() {
+  const Options &trained = job->trained;
+  for (const auto &[path, weight] : trained.paths("train_file"))
+    data.push_back(settingOf("validation_file", path));
+  const int64_t all = trained.integer("max_samples");
+  const int64_t rows = all ? std::min(all, kTrainingRows) : kTrainingRows;
+  data.push_back(settingOf("max_samples", fmt::to_string(rows)));
+  usesTraining = true;
+  name = fmt::format("the first {} rows of {}", rows,
+                     namesOf(trained, "train_file"));
+}
+
 /// Uses training rows: all of small data, else a fraction.
 Status LossMeter::useTrainingRows() {
   const Options &trained = job->trained;
+  const auto paths = trained.paths("train_file");
+  if (std::ranges::any_of(paths, [](const WeightedPath &data) {
+        return isHubReference(data.path);
+      }))
+    return useFirstRows(), Status::ok();
   double bytes = 0;
-  for (const auto &[path, weight] : trained.paths("train_file")) {
+  for (const auto &[path, weight] : paths) {
     if (!isThere(path))
       return Status::invalid("the data to measure losses on, '{}', does not "
                              "exist. Fix: --validation-file FILE, or "
@@ -132,7 +154,8 @@ Status LossMeter::findData() {
     return useTrainingRows();
   }
   for (const OptionSetting &setting : data)
-    if (setting.row->type == OptionType::kPaths && !isThere(setting.text))
+    if (setting.row->type == OptionType::kPaths &&
+        !isHubReference(setting.text) && !isThere(setting.text))
       return Status::invalid("the run's data '{}' do not exist. Fix: "
                              "--validation-file FILE, or --no-verify",
                              setting.text);

@@ -59,6 +59,7 @@ private:
       : job(&job), scratch(std::move(scratch)) {}
   Status findData();
   Status useTrainingRows();
+  void useFirstRows();
   std::vector<OptionSetting> trainedSettings() const;
   StatusOr<Configuration>
   configurationOf(std::vector<OptionSetting> settings) const;

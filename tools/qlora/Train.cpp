@@ -15,6 +15,7 @@
 #include "runtime/Session/RunCheck.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/Configuration.h"
+#include "tools/qlora/HubData.h"
 #include "tools/qlora/Programs.h"
 #include "tools/qlora/Tools.h"
 
@@ -40,9 +41,10 @@ const Tool &trainTool() {
                "\n"
                "Trains an adapter: imports the model, compiles it (programs "
                "are kept for later\n"
-               "runs) and runs it. Flags override the YAML file. MODEL is a "
-               "folder, or a name on\n"
-               "the Hugging Face hub, which is fetched once.\n",
+               "runs) and runs it. Flags override the YAML file. MODEL and "
+               "DATA are paths, or names\n"
+               "on the Hugging Face hub (OWNER/NAME), which are fetched "
+               "once.\n",
       .input = "MODEL",
       .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
                  "per_device_train_batch_size", "global_batch_size",
@@ -51,12 +53,13 @@ const Tool &trainTool() {
       .example = "  qlora train Qwen/Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
                  "      --max-length 512 --output-dir adapter\n",
       .sections = {{kTrainOptions, {}, ""},
+                   {hubDataRows(), {}, ""},
                    {optionTable(), {}, ""},
                    {runnerRows(), {}, ""},
                    {compilerRows(), {}, ""},
                    {importerRows(), {}, ""}},
-      .tables = {kTrainOptions, optionTable(), runnerRows(), compilerRows(),
-                 importerRows()}};
+      .tables = {kTrainOptions, hubDataRows(), optionTable(), runnerRows(),
+                 compilerRows(), importerRows()}};
   return tool;
 }
 

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "runtime/Base/FindProgram.h"
+#include "runtime/Base/HubReference.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Options/AdapterOptions.h"
@@ -81,7 +82,7 @@ Status refuseOutputs(const CommandLine &line) {
 /// affect what is compiled.
 Status checkDataFile(const Options &options, std::string_view name) {
   for (const WeightedPath &file : options.paths(name))
-    if (access(file.path.c_str(), R_OK) != 0)
+    if (!isHubReference(file.path) && access(file.path.c_str(), R_OK) != 0)
       return Status::invalid("{}: cannot read '{}': {}", options.spelling(name),
                              file.path, std::strerror(errno));
   return Status::ok();

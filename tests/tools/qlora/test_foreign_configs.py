@@ -183,7 +183,6 @@ class DataTest(ForeignTest):
                                   "kto_tag": "label"}},
             "short": {"file_name": "../chat.jsonl", "num_samples": 9},
             "c4": {"file_name": "c4.json", "columns": {"prompt": "text"}},
-            "hub": {"file_name": "../a.jsonl", "hf_hub_url": "a/b"},
         }), "data/dataset_info.json")
         for name, formats, columns in (
                 ("cities", '["turns"]', '{"history":"","system":""}'),
@@ -205,9 +204,8 @@ class DataTest(ForeignTest):
             "train.yaml:4: 'dataset_dir': is not the path of a folder",
             self.refusal(LLAMA + "dataset: cities\ndataset_dir: {a: b}\n"))
         for name, words in (
-                ("short", "has 'num_samples', which is not supported"),
+                ("short", "has 'num_samples', with which"),
                 ("c4", "has no 'response' in its 'columns'"),
-                ("hub", "has 'hf_hub_url'"),
                 ("pairs", "has pairs ('ranking')"),
                 ("nothing", "has no data set 'nothing'"),
                 ("cities, other", "different columns for 'input'")):
@@ -438,10 +436,6 @@ class FileTest(ForeignTest):
                  "entries: train", "Fix: write --entries both"),
                 (f"model: {MODEL}\npredict_with_generate: true\n"
                  f"train_file: {DATA}", "there are no rows to answer"),
-                ("dataset_train_split: 'train[:10%]'",
-                 "train.yaml:1: 'dataset_train_split': selects rows of a data "
-                 "set on the hub"),
-                ("dataset_train_split: train_sft", "remove this key"),
                 ("lora_task_type: SEQ_CLS",
                  "train.yaml:1: 'lora_task_type': is not supported: write "
                  "CAUSAL_LM"),
@@ -453,8 +447,6 @@ class FileTest(ForeignTest):
                  "a list of token ids"),
                 ("pissa_init: true\npissa_iter: 4", "pissa_niter_N"),
                 ("group_by_length: true", "'group_by_length'"),
-                ("datasets:\n  - path: tatsu-lab/alpaca",
-                 "data set on the hub"),
                 ("datasets: []", "each with a path"),
                 ("dataset: nothing", "dataset_info.json"),
                 ("flash_atention: true", "did you mean 'flash_attention'?"),

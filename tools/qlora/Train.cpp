@@ -42,8 +42,8 @@ const Tool &trainTool() {
                "Trains an adapter: imports the model, compiles it (programs "
                "are kept for later\n"
                "runs) and runs it. Flags override the YAML file. MODEL and "
-               "DATA are paths, or names\n"
-               "on the Hugging Face hub (OWNER/NAME), which are fetched "
+               "DATA are paths, or\n"
+               "names on the Hugging Face hub (OWNER/NAME), which are fetched "
                "once.\n",
       .input = "MODEL",
       .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",

@@ -55,6 +55,9 @@ SECTIONS = {
                "dataset-columns row-format excess-length-strategy "
                "dataset-num-proc completion-only-loss assistant-only-loss "
                "allow-template-drops",
+    "data.md#data-sets-of-the-hub": "dataset-name dataset-train-split "
+    "dataset-config dataset-test-split dataset-revision",
+    "data.md#how-rows-become-tokens": "max-samples",
     "data.md#generated-answers": "predict-with-generate compute-metrics "
                                  "generation-max-new-tokens",
     "data.md#preferences": "rl beta loss-type",

@@ -202,8 +202,11 @@ static Status addTestSplit(const std::string &split, Options &options) {
 Status findHubData(std::span<const OptionSetting> flags,
                    const HubDataKeys &keys, const std::string &folder,
                    Options &options) {
-  QLORA_RETURN_IF_ERROR(
-      addTestSplit(HubDataKeys::of(flags).testSplit, options));
+  // qlora eval has data of its own, and no training data.
+  const bool trains = !options.paths("train_file").empty();
+  if (trains)
+    QLORA_RETURN_IF_ERROR(
+        addTestSplit(HubDataKeys::of(flags).testSplit, options));
   bool isOfHub = false;
   for (const bool isTest : {false, true}) {
     const OptionRow &row = *rowOf(isTest);
@@ -223,7 +226,7 @@ Status findHubData(std::span<const OptionSetting> flags,
     if (isOfHub)
       QLORA_RETURN_IF_ERROR(options.applySettings(found));
   }
-  if (!isOfHub && keys.selectsRows())
+  if (trains && !isOfHub && keys.selectsRows())
     return Status::invalid(
         "dataset_config, dataset_revision and dataset_train_split are for data "
         "sets on the Hugging Face hub, but none is named; add --dataset-name, "

@@ -125,6 +125,17 @@ class CacheTest(HubDataTest):
                 ([NAME, "--dataset-config=long"], ["long 0", "long 1"])):
             self.assertEqual(self.shown(*words), expected, words)
 
+    def test_evaluation(self):
+        self.snapshot()
+        for words, rows in (
+                ([NAME], "split=test"),
+                ([NAME, "--dataset-config=long",
+                  "--dataset-test-split=train[:1]"],
+                 "config=long&split=train[:1]"),
+                ([f"hf://datasets/{NAME}?split=train"], "split=train")):
+            self.assertIn(f"--input '{PREFIX}{rows}'", self.run_qlora(
+                "eval", MODEL, *words, "--dry-run").stdout)
+
     def test_a_run_trains_offline(self):
         self.snapshot()
         self.own_cache()

@@ -359,7 +359,8 @@ static void takeRevision(std::vector<YamlEntry> &entries,
   std::erase_if(entries, [&](const YamlEntry &entry) {
     if (entry.key != "model_revision" && entry.key != "revision_of_model")
       return false;
-    if (revision.empty() && entry.value.is_string())
+    // The tools' default is main, also for a local folder.
+    if (revision.empty() && entry.value.is_string() && entry.value != "main")
       revision = entry.value.get<std::string>();
     return true;
   });
@@ -411,6 +412,24 @@ static Status forceSingleGpu(const CommandLine &line, Options &options) {
   return options.applySetting("parallel", "none", "--force-single-gpu");
 }
 
+/// Leaves out the offloading of another tool's file for a CPU, which has one
+/// memory.
+static void dropOffload(const ForeignFile &file,
+                        std::span<const OptionSetting> settings,
+                        Configuration &result) {
+  const auto isOffload = [](const OptionSetting &setting) {
+    return setting.row->name == std::string_view("offload");
+  };
+  if (!file.hasOffload || result.target != "cpu" ||
+      std::ranges::any_of(settings, isOffload))
+    return;
+  for (auto *flags : {&result.compilerFlags, &result.runnerFlags})
+    std::erase_if(*flags, [](const std::string &flag) {
+      return flag.starts_with("--offload=");
+    });
+  result.notes.push_back("offloading is left out: a CPU has one memory");
+}
+
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &configFile,
                                   const std::string &modelRevision,
@@ -443,6 +462,9 @@ StatusOr<Configuration> configure(const CommandLine &line,
                                   revision, result.options));
   QLORA_RETURN_IF_ERROR(
       findHubData(line.settings, hubData, folder, result.options));
+  if (result.program.empty())
+    QLORA_RETURN_IF_ERROR(checkSpecialTokens(
+        file.specialTokens, config, result.options.text("model_name_or_path")));
   if (file.hasPeftTargets && result.program.empty() &&
       !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
@@ -451,6 +473,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
   QLORA_RETURN_IF_ERROR(addTarget(machines, use, result));
+  dropOffload(file, settings, result);
   addMachineFlags(machines, result);
   QLORA_RETURN_IF_ERROR(checkSharedLimit(machines, result));
   QLORA_RETURN_IF_ERROR(addStepRows(machines, result));

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "runtime/Options/OptionTable.h"
@@ -60,6 +61,8 @@ Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
   const bool isPassedOver = !*row.option;
   const bool takesOthers = std::ranges::count(splitWords(row.values), "*") > 0;
   for (const std::string_view value : splitWords(row.values)) {
+    if (value.ends_with('!') && value.substr(0, value.size() - 1) == word)
+      return Status::ok();
     const size_t equals = value.find('=');
     if (value.substr(0, equals) != word)
       continue;
@@ -109,9 +112,21 @@ Status Translation::translateRow(const YamlEntry &entry) {
   return unknownOption(entry.key, known);
 }
 
-Status Translation::translate(const YamlEntry &entry) {
-  if (entry.value.is_null())
-    return translateNull(entry);
+/// Removes the underscores of an integer, as the tools' YAML reader does.
+static json plainNumber(const json &value) {
+  std::string text = value.is_string() ? value.get<std::string>() : "";
+  if (text.find('_') == text.npos || !std::isdigit(text.front()) ||
+      text.find_first_not_of("0123456789_") != text.npos)
+    return value;
+  std::erase(text, '_');
+  return text;
+}
+
+Status Translation::translate(const YamlEntry &written) {
+  if (written.value.is_null())
+    return translateNull(written);
+  YamlEntry entry = written;
+  entry.value = plainNumber(entry.value);
   if (isParallelKey(entry.key))
     return Status::ok(); // translateParallel()
   const auto handler = kHandlers.find(entry.key);
@@ -153,7 +168,11 @@ Status Translation::addDefaults() {
   for (const ForeignDefault &initial : defaultsOf(tool->tool, objective())) {
     const bool isLora = initial.key.starts_with("lora_");
     const bool findsBatch = valueOf("auto_find_batch_size") == "true";
+    const bool isOfSteps = initial.key == "save_strategy";
+    const bool isOfBlocks = initial.key == "bnb_4bit_use_double_quant";
     if ((isLora && valueOf("finetuning_type") == "full") ||
+        (isOfBlocks && valueOf("load_in_4bit") != "true") ||
+        (isOfSteps && !valueOf("save_steps").empty()) ||
         (findsBatch && initial.key == "micro_batch_size"))
       continue;
     QLORA_RETURN_IF_ERROR(addDefault(initial));
@@ -233,6 +252,19 @@ Status Translation::applyTool() {
   return Status::ok();
 }
 
+/// Adds the options of DeepSpeed and FSDP. FSDP's activation_checkpointing
+/// replaces gradient_checkpointing: false, as in the tools.
+void Translation::addParallel(std::vector<YamlEntry> options) {
+  const auto isCheckpointing = [](const YamlEntry &entry) {
+    return entry.key == "gradient_checkpointing";
+  };
+  if (std::ranges::any_of(options, isCheckpointing))
+    std::erase_if(file.entries, isCheckpointing);
+  file.hasOffload = std::ranges::any_of(
+      options, [](const YamlEntry &entry) { return entry.key == "offload"; });
+  std::ranges::move(options, std::back_inserter(file.entries));
+}
+
 ForeignFile Translation::run() {
   auto found = toolOf(entries, path);
   if (found.isOk())
@@ -247,7 +279,7 @@ ForeignFile Translation::run() {
   auto parallel = translateParallel(entries, path, request.ranks);
   file.problems.add(parallel.status());
   if (parallel.isOk())
-    std::ranges::move(*parallel, std::back_inserter(file.entries));
+    addParallel(std::move(*parallel));
   addData();
   // What is wrong with a tool's file as a whole may follow from a refused key.
   if (tool && file.problems.isEmpty())

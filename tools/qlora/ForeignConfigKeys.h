@@ -28,6 +28,13 @@ struct ForeignRequest {
   RankCounts ranks;
 };
 
+/// A special token of a file, which must be one of the model's.
+struct SpecialToken {
+  std::string name;             ///< "eos_token"
+  nlohmann::ordered_json value; ///< a text, or a list of texts
+  int line = 0;
+};
+
 struct ForeignFile {
   std::vector<YamlEntry> entries; ///< with our option names
   /// One line per ignored key that has an effect in the file's tool, and one
@@ -35,10 +42,17 @@ struct ForeignFile {
   std::vector<std::string> notes;
   /// The file leaves lora_target_modules to PEFT, which chooses by model type.
   bool hasPeftTargets = false;
+  bool hasOffload = false; ///< a section or key of the tool sets --offload
+  /// Compared with the model's by checkSpecialTokens().
+  std::vector<SpecialToken> specialTokens;
   Problems problems; ///< keys and values that are refused
 };
 
 ForeignFile translateForeignConfigKeys(const ForeignRequest &request);
+
+/// Refuses special tokens that the model in `folder` does not have.
+Status checkSpecialTokens(std::span<const SpecialToken> tokens,
+                          const std::string &path, const std::string &folder);
 
 } // namespace qlora
 

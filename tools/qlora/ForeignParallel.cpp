@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Reads DeepSpeed and FSDP sections of transformers, accelerate and axolotl.
+// Reads DeepSpeed and FSDP sections of transformers, accelerate and axolotl,
+// and keys with the size of an axis.
 
 #include "tools/qlora/ForeignParallel.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
@@ -19,6 +22,23 @@ using json = nlohmann::ordered_json;
 
 static constexpr const char *kSectionKeys =
     "deepspeed fsdp fsdp_config fsdp_version";
+
+/// Keys with ranks of an axis, of axolotl and of LLaMA-Factory's Megatron.
+static constexpr std::pair<std::string_view, const char *> kSizes[] = {
+    {"tensor_parallel_size", "tp"},
+    {"tensor_model_parallel_size", "tp"},
+    {"context_parallel_size", "cp"},
+    {"sequence_parallel_degree", "cp"},
+    {"pipeline_model_parallel_size", "pp"},
+    {"expert_parallel_size", "ep"},
+    {"expert_model_parallel_size", "ep"},
+    {"dp_shard_size", "shard"},
+    {"dp_replicate_size", "replicate"}};
+/// Keys that keep tensors in host memory, with the value of --offload.
+static constexpr std::pair<std::string_view, const char *> kOffloads[] = {
+    {"activation_offloading", "activations"}, {"layer_offloading", "base"}};
+static constexpr std::string_view kVirtualStages =
+    "virtual_pipeline_model_parallel_size";
 
 /// Keys of DeepSpeed that affect only speed, memory and logs.
 static constexpr const char *kDeepSpeedSame =
@@ -55,7 +75,25 @@ static bool isWordOf(const char *words, std::string_view word) {
   return std::ranges::count(splitWords(words), word) != 0;
 }
 
-bool isParallelKey(std::string_view key) { return isWordOf(kSectionKeys, key); }
+/// Returns the second value of the pair whose first value is the key, or null.
+static const char *
+valueOf(std::span<const std::pair<std::string_view, const char *>> pairs,
+        std::string_view key) {
+  for (const auto &[name, value] : pairs)
+    if (name == key)
+      return value;
+  return nullptr;
+}
+
+bool isParallelKey(std::string_view key) {
+  return isWordOf(kSectionKeys, key) || valueOf(kSizes, key) ||
+         valueOf(kOffloads, key) || key == kVirtualStages;
+}
+
+bool offloadsCheckpoints(const YamlEntry &entry) {
+  return entry.key == "gradient_checkpointing" &&
+         isWordOf("offload offload_disk unsloth", foreignNameOf(entry.value));
+}
 
 static Status notSupported(std::string_view key, const json &value,
                            std::string_view words) {
@@ -82,6 +120,9 @@ private:
   Status addFsdpConfig(const json &config);
   Status addFsdpKey(const std::string &key, const json &value);
   Status addStrategy(std::string word);
+  Status addSize(const YamlEntry &entry, const std::string &name);
+  std::string mesh() const;
+  void keepInHost(const char *what, const YamlEntry &entry);
   Status setAxis(const std::string &axis, int64_t size);
   StatusOr<json> readJson(const std::string &name) const;
   void set(const char *option, json value) {
@@ -97,6 +138,8 @@ private:
   std::vector<YamlEntry> entries;
   std::vector<std::string> offload; ///< values of --offload, each once
   YamlEntry offloadSection;
+  std::map<std::string, int64_t> sizes; ///< by axis, of kSizes
+  YamlEntry sizeEntry;                  ///< the last key with a size
 };
 } // namespace
 
@@ -138,9 +181,29 @@ Status Sections::addOffload(const char *what, const json &where) {
       if (key == "ratio" && foreignNameOf(value) != "1" &&
           foreignNameOf(value) != "1.0")
         return notSupported(key, value, "is not supported: remove it");
+  keepInHost(what, section);
+  return Status::ok();
+}
+
+void Sections::keepInHost(const char *what, const YamlEntry &entry) {
   if (!std::ranges::count(offload, what))
     offload.push_back(what);
-  offloadSection = section;
+  offloadSection = entry;
+}
+
+Status Sections::addSize(const YamlEntry &entry, const std::string &name) {
+  const std::string word = foreignNameOf(entry.value);
+  int64_t size = 0;
+  const auto [end, error] =
+      std::from_chars(word.data(), word.data() + word.size(), size);
+  if (error != std::errc() || end != word.data() + word.size() || size < 1)
+    return Status::invalid("'{}' is not a number of ranks: write 1 or more",
+                           word);
+  const auto [known, isNew] = sizes.emplace(name, size);
+  if (!isNew && known->second != size)
+    return Status::invalid("is {}, but '{}' in line {} is {}; remove one", size,
+                           sizeEntry.key, sizeEntry.line, known->second);
+  sizeEntry = entry;
   return Status::ok();
 }
 
@@ -324,8 +387,20 @@ Status Sections::addFsdpConfig(const json &value) {
 
 Status Sections::add(const YamlEntry &entry) {
   const std::string word = foreignNameOf(entry.value);
+  if (offloadsCheckpoints(entry))
+    keepInHost("activations", entry);
   if (!isParallelKey(entry.key) || isOffWord(word))
     return Status::ok();
+  if (const char *what = valueOf(kOffloads, entry.key))
+    return keepInHost(what, entry), Status::ok();
+  if (const char *name = valueOf(kSizes, entry.key))
+    return addSize(entry, name)
+        .withContext(fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
+  if (entry.key == kVirtualStages) {
+    entries.push_back({"num_virtual_stages_per_pipeline_rank", entry.value,
+                       entry.line, entry.key});
+    return Status::ok();
+  }
   if (entry.key == "fsdp_version")
     return checkVersion(word).withContext(
         fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
@@ -339,20 +414,39 @@ Status Sections::add(const YamlEntry &entry) {
   return Status::ok();
 }
 
+/// Returns the value of --parallel. Ranks of tp, cp and pp share the rows that
+/// one rank of the sections has, and cp shards weights with them.
+std::string Sections::mesh() const {
+  const auto sizeOf = [&](const char *name) {
+    const auto found = sizes.find(name);
+    return found == sizes.end() ? 1 : found->second;
+  };
+  int64_t sharded = axis == "none" ? 1 : axisSize;
+  if (sizes.contains("shard") && axis != "none")
+    sharded = sizeOf("shard") * sizeOf("cp");
+  else if (sharded == ranks.all)
+    sharded /= sizeOf("tp") * sizeOf("pp") * sizeOf("replicate");
+  std::string text;
+  if (sharded > 1)
+    text = fmt::format("{}={}", axis, sharded);
+  for (const char *name : {"tp", "cp", "pp", "ep"})
+    if (sizeOf(name) > 1)
+      text +=
+          fmt::format("{}{}={}", text.empty() ? "" : ",", name, sizeOf(name));
+  return text.empty() ? "none" : text;
+}
+
 /// Returns all options. FSDP without a strategy means full sharding.
 std::vector<YamlEntry> Sections::options() {
   std::vector<YamlEntry> all = entries;
-  if (axis.empty() && section.line != 0) {
+  if (axis.empty() && (section.line != 0 || sizes.contains("shard"))) {
     axis = "fsdp";
     axisSize = ranks.all;
-    axisSection = section;
+    axisSection = section.line != 0 ? section : sizeEntry;
   }
-  if (!axis.empty())
-    all.push_back({"parallel",
-                   axis == "none" || axisSize == 1
-                       ? "none"
-                       : fmt::format("{}={}", axis, axisSize),
-                   axisSection.line, axisSection.key});
+  const YamlEntry &from = axis.empty() ? sizeEntry : axisSection;
+  if (!axis.empty() || !sizes.empty())
+    all.push_back({"parallel", mesh(), from.line, from.key});
   if (!offload.empty())
     all.push_back({"offload", json(offload), offloadSection.line,
                    offloadSection.key});

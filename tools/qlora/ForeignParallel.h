@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Translates the sections `deepspeed`, `fsdp` and `fsdp_config` of other tools'
-// files. ZeRO stages and FSDP strategies become --parallel; offloading becomes
+// files, and keys such as `tensor_parallel_size` and `activation_offloading`.
+// ZeRO stages, FSDP strategies and sizes become --parallel; offloading becomes
 // --offload. Keys that do not change results are ignored. Unsupported keys are
 // refused by name.
 
@@ -30,8 +31,12 @@ StatusOr<std::vector<YamlEntry>>
 translateParallel(std::span<const YamlEntry> entries, const std::string &path,
                   RankCounts ranks);
 
-/// Returns whether translateParallel() reads the key.
+/// Returns whether translateParallel() translates the key alone.
 bool isParallelKey(std::string_view key);
+
+/// Returns whether the entry is axolotl's `gradient_checkpointing: offload`,
+/// for which translateParallel() adds --offload activations.
+bool offloadsCheckpoints(const YamlEntry &entry);
 
 } // namespace qlora
 

@@ -33,6 +33,11 @@ static const ToolKeys kToolKeys[] = {
     {kAxolotl, "lr_scheduler", "cosine"},
     // core/builders/base.py, _configure_warmup_and_logging
     {kAxolotl, "warmup_ratio", "auto"},
+    // loaders/model.py, _set_quantization_config
+    {kAxolotl, "bnb_4bit_use_double_quant", "true"},
+    // core/builders/base.py, _configure_save_and_eval_strategy
+    {kAxolotl, "save_strategy", "epoch"},
+    {kAxolotl, "save_total_limit", "4"},
     // utils/data/utils.py, handle_long_seq_in_dataset
     {kAxolotl, "excess_length_strategy", "drop"},
     {kAxolotl,
@@ -49,7 +54,7 @@ static const ToolKeys kToolKeys[] = {
      "model_type tokenizer_type is_llama_derived_model "
      "is_mistral_derived_model is_qwen_derived_model trust_remote_code "
      "unfrozen_parameters relora_steps auto_resume_from_checkpoints "
-     "chat_template_jinja rl_label_smoothing dpo_use_weighting "
+     "chat_template_jinja rl_label_smoothing dpo_use_weighting rpo_alpha "
      "dpo_label_smoothing simpo_gamma loraplus_lr_embedding "
      "precompute_ref_log_probs local_rank deepspeed fsdp fsdp_config "
      "fsdp_version dp_shard_size dp_replicate_size plugins eot_tokens "
@@ -58,6 +63,9 @@ static const ToolKeys kToolKeys[] = {
     {kLlamaFactory, "cutoff_len", "2048"},
     // From finetuning_args.py: self.lora_alpha or self.lora_rank * 2
     {kLlamaFactory, "lora_alpha", "2*lora_rank"},
+    {kLlamaFactory, "bnb_4bit_use_double_quant", "true"},
+    // model/model_utils/checkpointing.py, prepare_model_for_training
+    {kLlamaFactory, "gradient_checkpointing", "true"},
     // infer_seqlen() (data/processor/processor_utils.py) shortens question and
     // answer of a long row in proportion, which qlora does not support.
     {kLlamaFactory, "excess_length_strategy", "raise"},
@@ -73,6 +81,7 @@ static const ToolKeys kToolKeys[] = {
      "packing neat_packing mask_history train_on_prompt enable_thinking "
      "preserve_thinking default_system tool_format mix_strategy "
      "interleave_probs tokenized_path shift_attn resize_vocab do_predict "
+     "local_rank "
      "trust_remote_code do_train do_eval deepspeed fsdp "
      "fsdp_config gradient_checkpointing_kwargs"},
     // TRL: trainer/{model,sft,dpo,kto}_config.py, experimental/orpo.
@@ -80,6 +89,7 @@ static const ToolKeys kToolKeys[] = {
     {kTrl, "lora_r", "16"},
     {kTrl, "lora_alpha", "32"},
     {kTrl, "lora_dropout", "0.05"},
+    {kTrl, "gradient_checkpointing", "true"},
     {kTrl, "learning_rate", "2e-5", "none"},
     {kTrl, "learning_rate", "1e-6", "dpo kto orpo"},
     {kTrl, "assistant_only_loss", "false", "none"},
@@ -91,7 +101,8 @@ static const ToolKeys kToolKeys[] = {
      "trust_remote_code disable_dropout max_prompt_length "
      "max_completion_length precompute_ref_log_probs sync_ref_model ld_alpha "
      "use_weighting rpo_alpha truncation_mode packing_strategy eval_packing "
-     "model_init_kwargs eos_token pad_token do_train do_eval deepspeed fsdp "
+     "model_init_kwargs eos_token pad_token do_train do_eval do_predict "
+     "local_rank deepspeed fsdp "
      "fsdp_config gradient_checkpointing_kwargs"},
 };
 
@@ -127,7 +138,7 @@ StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
   std::optional<FileTool> found;
   for (const YamlEntry &entry : entries) {
     const auto owner = ownerOf(entry.key);
-    if (!owner)
+    if (!owner || entry.value.is_null())
       continue;
     if (!found)
       found = FileTool{*owner, entry.key, entry.line};
@@ -138,6 +149,10 @@ StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
           path, entry.line, entry.key, nameOf(*owner), found->key, found->line,
           nameOf(found->tool));
   }
+  // Keys without a value contradict nothing, but `adapter:` is axolotl's.
+  for (const YamlEntry &entry : entries)
+    if (const auto owner = ownerOf(entry.key); owner && !found)
+      found = FileTool{*owner, entry.key, entry.line};
   return found;
 }
 

@@ -5,7 +5,7 @@
 //
 //   axolotl       0.18.0
 //   LLaMA-Factory 0.9.6.dev0
-//   TRL           1.10.0.dev0: its command line (ModelConfig and the trainers'
+//   TRL           1.16.0: its command line (ModelConfig and the trainers'
 //                 configurations)
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNTOOLS_H

@@ -2,7 +2,8 @@
 
 // Translates one configuration file of another tool. ForeignConfigKeys.cpp
 // translates most keys with a table and adds the tool's defaults.
-// ForeignValues.cpp translates keys whose values need code.
+// ForeignValues.cpp and ForeignSections.cpp translate keys whose values need
+// code.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
 #define QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
@@ -44,6 +45,19 @@ private:
   Status translateHubData(const YamlEntry &entry);
   Status checkFolder(const YamlEntry &entry);
   Status translateSpecialTokens(const YamlEntry &entry);
+  Status translatePlugins(const YamlEntry &entry);
+  Status translateSection(const YamlEntry &entry);
+  Status translateTargets(const YamlEntry &entry);
+  Status translateCheckpointing(const YamlEntry &entry);
+  Status translateSampling(const YamlEntry &entry);
+  Status translateDoTrain(const YamlEntry &entry);
+  Status translateLength(const YamlEntry &entry);
+  Status translatePrefLoss(const YamlEntry &entry);
+  Status translateDoSample(const YamlEntry &entry);
+  Status translateEvalLength(const YamlEntry &entry);
+  Status translateTokenized(const YamlEntry &entry);
+  Status translateAccelerator(const YamlEntry &entry);
+  Status translateOtherModel(const YamlEntry &entry);
   Status translateReports(const YamlEntry &entry);
   Status translateTimeout(const YamlEntry &entry);
   Status translateTemplate(const YamlEntry &entry);
@@ -59,6 +73,7 @@ private:
   Status translatePerEpoch(const YamlEntry &entry);
   Status translateLossOfInputs(const YamlEntry &entry);
   void addData();
+  void addParallel(std::vector<YamlEntry> options);
   Status addDefaults();
   Status addDefault(const ForeignDefault &initial);
   Status checkAdapter() const;

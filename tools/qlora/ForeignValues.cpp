@@ -31,6 +31,21 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"dataset_test_split", &Translation::skip},
      {"dataset_revision", &Translation::skip},
      {"special_tokens", &Translation::translateSpecialTokens},
+     {"plugins", &Translation::translatePlugins},
+     {"bnb_config_kwargs", &Translation::translateSection},
+     {"peft", &Translation::translateSection},
+     {"lora_target_modules", &Translation::translateTargets},
+     {"gradient_checkpointing", &Translation::translateCheckpointing},
+     {"train_sampling_strategy", &Translation::translateSampling},
+     {"do_train", &Translation::translateDoTrain},
+     {"max_length", &Translation::translateLength},
+     {"pref_loss", &Translation::translatePrefLoss},
+     {"do_sample", &Translation::translateDoSample},
+     {"eval_sequence_len", &Translation::translateEvalLength},
+     {"tokenized_path", &Translation::translateTokenized},
+     {"accelerator_config", &Translation::translateAccelerator},
+     {"tokenizer_config", &Translation::translateOtherModel},
+     {"base_model_config", &Translation::translateOtherModel},
      {"lora_target", &Translation::translateNames},
      {"lora_target_linear", &Translation::translateAllLinear},
      {"report_to", &Translation::translateReports},
@@ -167,16 +182,6 @@ Status Translation::translatePacking(const YamlEntry &entry) {
     return refused("lets rows attend to each other, which is not supported: "
                    "write neat_packing: true");
   return translateRow(entry);
-}
-
-/// Ignores pad_token, which qlora does not use. Refuses other special tokens.
-Status Translation::translateSpecialTokens(const YamlEntry &entry) {
-  for (const auto &[token, text] : entry.value.items())
-    if (token != "pad_token" && !text.is_null())
-      return Status::invalid("would change the tokenizer ({}): write it into "
-                             "tokenizer_config.json",
-                             token);
-  return Status::ok();
 }
 
 /// Translates report_to, a name or a list of names.

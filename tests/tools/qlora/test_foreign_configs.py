@@ -344,7 +344,7 @@ class WordsTest(ForeignTest):
             self.HEAD + "lora_target_linear: false\n"
             "lora_target_modules: [q_proj]\n",
             {"lora-target-modules": '["q_proj"]'})
-        for text in ("torch_dtype: auto", "gradient_checkpointing: unsloth",
+        for text in ("torch_dtype: auto", "gradient_checkpointing: some",
                      "warmup_steps: 1.5"):
             self.assertIn(f"train.yaml:3: '{text.split(':')[0]}': ",
                           self.refusal(self.HEAD + text + "\n"))

@@ -12,7 +12,9 @@ class ParallelTest(test_foreign_configs.ForeignTest):
     HEAD = test_foreign_configs.WordsTest.HEAD
 
     def check(self, section, ours, offload=None, gpus=4):
-        found, _ = self.options(self.HEAD + section, f"--gpus={gpus}")
+        # A CPU has one memory, so there the offloading is left out.
+        target = ["--target=cuda", "--device=null"] if offload else []
+        found, _ = self.options(self.HEAD + section, f"--gpus={gpus}", *target)
         self.assertEqual(found.get("parallel", "none"), ours, section)
         self.assertEqual(found.get("offload"), offload)
         return found

@@ -34,7 +34,8 @@ class ProblemsTest(test_foreign_configs.ForeignTest):
 
     def test_one_problem_has_one_line(self):
         title, lines = self.problems(HEAD + "use_galore: true\n")
-        self.assertIn("train.yaml:3: 'use_galore': changes the training", title)
+        self.assertIn("train.yaml:3: 'use_galore': configures an unsupported "
+                      "optimizer", title)
         self.assertEqual(lines, [])
 
 

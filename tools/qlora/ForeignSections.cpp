@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+
+// Translates keys with a list or a section of their own, such as `plugins`, and
+// keys whose effect depends on another key of the file.
+
+#include "tools/qlora/ForeignTranslation.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/Options/OptionTable.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+/// Plugins of axolotl, without "axolotl.integrations.", that change only speed,
+/// memory, layout and logs.
+static constexpr const char *kSamePlugins =
+    "liger.LigerPlugin cut_cross_entropy.CutCrossEntropyPlugin "
+    "kernels.KernelsPlugin expert_parallel.ExpertParallelPlugin "
+    "swanlab.SwanLabPlugin lm_eval.LMEvalPlugin";
+
+Status Translation::translatePlugins(const YamlEntry &entry) {
+  constexpr std::string_view kPrefix = "axolotl.integrations.";
+  std::string others;
+  for (const json &plugin :
+       entry.value.is_array() ? entry.value : json::array({entry.value})) {
+    const std::string name = foreignNameOf(plugin);
+    if (name == "none")
+      continue;
+    // "liger.LigerPlugin" and "liger.plugin.LigerPlugin" are the same class.
+    const std::string_view rest = std::string_view(name).substr(
+        name.starts_with(kPrefix) ? kPrefix.size() : 0);
+    const std::string type(rest.substr(rest.rfind('.') + 1));
+    const std::string shorter =
+        std::string(rest.substr(0, rest.find('.'))) + "." + type;
+    if (!name.starts_with(kPrefix) ||
+        !std::ranges::count(splitWords(kSamePlugins), shorter))
+      others += (others.empty() ? "" : ", ") + name;
+  }
+  if (!others.empty())
+    return Status::invalid("has plugins that would change the training in an "
+                           "unsupported way: {}; remove them",
+                           others);
+  return note(entry, "chooses kernels and logs: not needed"), Status::ok();
+}
+
+/// Remembers the tokens: they must be the model's, whose folder is not known
+/// yet. pad_token is ignored, because padding is never in the loss.
+Status Translation::translateSpecialTokens(const YamlEntry &entry) {
+  if (!entry.value.is_object())
+    return refused("expects names of tokens, such as {eos_token: </s>}");
+  for (const auto &[token, text] : entry.value.items())
+    if (token != "pad_token" && !text.is_null())
+      file.specialTokens.push_back({token, text, entry.line});
+  return Status::ok();
+}
+
+/// Translates a section whose keys are options or keys of the table.
+Status Translation::translateSection(const YamlEntry &entry) {
+  static const std::map<std::string_view, std::string_view> kKnown = {
+      {"bnb_config_kwargs",
+       "bnb_4bit_use_double_quant bnb_4bit_quant_type bnb_4bit_quant_storage "
+       "bnb_4bit_compute_dtype"},
+      {"peft", "loftq_config"}};
+  if (!entry.value.is_object())
+    return isOffWord(foreignNameOf(entry.value))
+               ? Status::ok()
+               : refused("expects names and values");
+  for (const auto &[key, value] : entry.value.items()) {
+    if (!std::ranges::count(splitWords(kKnown.at(entry.key)), key))
+      return Status::invalid("has '{}', which is not supported: remove it",
+                             key);
+    if (!value.is_null())
+      QLORA_RETURN_IF_ERROR(translateRow({key, value, entry.line, entry.key}));
+  }
+  return Status::ok();
+}
+
+/// axolotl adapts the union of lora_target_linear and lora_target_modules.
+Status Translation::translateTargets(const YamlEntry &entry) {
+  const json *linear = find("lora_target_linear");
+  const auto isLinear = [](const json &name) {
+    const std::string word = foreignNameOf(name);
+    return word.find("embed") == word.npos && word.find("head") == word.npos;
+  };
+  if (isOf(ForeignTool::kAxolotl) && linear &&
+      foreignNameOf(*linear) == "true" && entry.value.is_array() &&
+      std::ranges::all_of(entry.value, isLinear))
+    return Status::ok();
+  return translateRow(entry);
+}
+
+/// Translates axolotl's words for checkpointing with offloaded activations;
+/// translateParallel() adds --offload.
+Status Translation::translateCheckpointing(const YamlEntry &entry) {
+  return add(entry, "gradient_checkpointing",
+             offloadsCheckpoints(entry) ? json("true") : entry.value),
+         Status::ok();
+}
+
+/// TRL's KTO trainer reads rows in order, to pair each with the answer of
+/// another row. --rl kto makes such pairs itself.
+Status Translation::translateSampling(const YamlEntry &entry) {
+  const std::string word = foreignNameOf(entry.value);
+  if (word == "random" || (word == "sequential" && objective() == "kto"))
+    return Status::ok();
+  return Status::invalid("'{}' is not supported: write random", word);
+}
+
+/// TRL's commands train whatever do_train is.
+Status Translation::translateDoTrain(const YamlEntry &entry) {
+  if (isOf(ForeignTool::kTrl) || foreignNameOf(entry.value) == "true")
+    return Status::ok();
+  return refused("trains nothing: remove it");
+}
+
+/// LLaMA-Factory's max_length is for answers without max_new_tokens.
+Status Translation::translateLength(const YamlEntry &entry) {
+  if (!isOf(ForeignTool::kLlamaFactory))
+    return translateRow(entry);
+  return note(entry, "is for answers in LLaMA-Factory: cutoff_len cuts rows"),
+         Status::ok();
+}
+
+/// LLaMA-Factory uses its loss of preferences only with stage: dpo.
+Status Translation::translatePrefLoss(const YamlEntry &entry) {
+  const std::string rl = objective();
+  return rl == "none" || rl == "kto" ? Status::ok() : translateRow(entry);
+}
+
+/// Sampling matters only for the answers of evaluations.
+Status Translation::translateDoSample(const YamlEntry &entry) {
+  const json *answers = find("predict_with_generate");
+  if (isOffWord(foreignNameOf(entry.value)) || !answers ||
+      foreignNameOf(*answers) != "true")
+    return Status::ok();
+  return refused("samples answers, but --predict-with-generate answers "
+                 "greedily: write false");
+}
+
+/// Evaluations cut rows at the same length as the training.
+Status Translation::translateEvalLength(const YamlEntry &entry) {
+  const json *length = find("sequence_len");
+  if (isOffWord(foreignNameOf(entry.value)) ||
+      foreignNameOf(entry.value) == (length ? foreignNameOf(*length) : "512"))
+    return Status::ok();
+  return refused("differs from sequence_len, with which rows are evaluated: "
+                 "remove it");
+}
+
+/// LLaMA-Factory reads this folder if it exists, and writes it otherwise.
+Status Translation::translateTokenized(const YamlEntry &entry) {
+  std::error_code ignored;
+  if (std::filesystem::exists(foreignNameOf(entry.value), ignored))
+    return refused("has tokens of LLaMA-Factory, which are not supported: "
+                   "remove it");
+  return note(entry, "is not needed: rows are tokenized when training starts"),
+         Status::ok();
+}
+
+/// Accepts accelerate's settings except those that change the batch.
+Status Translation::translateAccelerator(const YamlEntry &entry) {
+  const json batches = entry.value.is_object()
+                           ? entry.value.value("split_batches", json())
+                           : entry.value;
+  if (!isOffWord(foreignNameOf(batches)))
+    return refused("divides a batch among ranks, which is not supported: "
+                   "remove split_batches");
+  return note(entry, "tunes the other tool: not needed"), Status::ok();
+}
+
+/// Accepts the name of a second model if it is the model.
+Status Translation::translateOtherModel(const YamlEntry &entry) {
+  const json *model = find("base_model");
+  if (model && *model == entry.value)
+    return Status::ok();
+  return translateRow(entry);
+}
+
+} // namespace qlora

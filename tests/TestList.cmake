@@ -461,6 +461,9 @@ test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
 # Runs README's two commands on a fresh Debian 12, as root.
 test_case(fresh-root soak 4800
           ${CMAKE_CURRENT_SOURCE_DIR}/tools/install/fresh_root.sh --clone)
+# Runs the lines of the Dockerfile there.
+test_case(image soak 300
+          ${CMAKE_CURRENT_SOURCE_DIR}/tools/install/fresh_root.sh --image)
 
 # ------------------------------- unit and text tests that are not short
 foreach(each RuntimeSessionTests:100 lit:100 KernelTests:75 cuda-units:70

@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -80,6 +81,12 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
 
 StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
                                       std::string_view package) {
+  // A wheel has the programs in the folder of qloracc.
+  std::error_code ignored;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  for (const std::string &name : names)
+    if (auto path = findProgram((self.parent_path() / name).string()))
+      return *path;
   for (const std::string &name : names)
     if (std::optional<std::string> path = findProgram(name, kLlvmFolder))
       return *path;

@@ -36,8 +36,9 @@ private:
 /// A program's name, then its arguments.
 using Command = std::vector<std::string>;
 
-/// Returns the path of the first of `names` on $PATH or in Debian's LLVM 22
-/// folder. If there is none, the error kUnavailable names the Debian package.
+/// Returns the path of the first of `names` in this program's folder, on $PATH
+/// or in Debian's LLVM 22 folder. If there is none, the error kUnavailable
+/// names the Debian package.
 StatusOr<std::string> findTool(const std::vector<std::string> &names,
                                std::string_view package);
 

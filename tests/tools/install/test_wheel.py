@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The wheel, alone in a fresh environment: its commands and its package train
-a compiled program, stop training, and report errors unchanged."""
+"""The wheel, alone in a fresh environment and without LLVM in the system: its
+commands and its package compile and train a model, stop training, and report
+errors unchanged."""
 
 import os
 import pathlib
@@ -41,17 +42,22 @@ class Wheel(unittest.TestCase):
         theirs, = (SOURCE / ".venv" / "lib").glob("python3*/site-packages")
         site, = (cls.folder / "venv" / "lib").glob("python3*/site-packages")
         (site / "dependencies.pth").write_text(f"{theirs}\n")
-        for command in (["qlora-import", DEMO / "model", "-o", "m.mlir"],
-                        ["qloracc", "m.mlir", "-o", "train.so", "--target",
-                         "cpu", "--config",
-                         DEMO / "train.yaml"]):
-            run([BUILD / "bin" / command[0], *command[1:]], cwd=cls.folder)
         cls.environment = {"HOME": str(cls.folder), "PATH": "/usr/bin:/bin",
                            "CUDA_VISIBLE_DEVICES": ""}
+        (cls.folder / "empty").mkdir()
+        for command in (["qlora-import", DEMO / "model", "-o", "m.mlir"],
+                        ["qloracc", "m.mlir", "-o", "train.so", "--target",
+                         "cpu", "--config", DEMO / "train.yaml"]):
+            cls.command(*command)
 
-    def command(self, *words, **options):
-        return run([self.bin / words[0], *words[1:]], cwd=self.folder,
-                   env=self.environment, **options)
+    @classmethod
+    def command(cls, *words, **options):
+        """Runs a program of the wheel, without the folder of LLVM."""
+        hide = f"mount --bind {cls.folder}/empty /usr/lib/llvm-22 && " + \
+            'exec "$@"'
+        return run(["unshare", "--user", "--map-root-user", "--mount", "sh",
+                    "-c", hide, "sh", cls.bin / words[0], *words[1:]],
+                   cwd=cls.folder, env=cls.environment, **options)
 
     def python(self, text, **options):
         return self.command("python3", "-c", textwrap.dedent(text), **options)
@@ -85,10 +91,40 @@ class Wheel(unittest.TestCase):
         self.assertEqual(len(done.stdout.splitlines()), 1, done.stdout)
         self.assertIn("error: ", done.stderr)
 
-    def test_says_where_the_compiler_is_to_be_had(self):
+    def test_compiles_as_the_build_does(self):
+        for folder, tools in (("own", BUILD / "bin"), ("wheel", self.bin)):
+            (self.folder / folder).mkdir()
+            command = ["qloracc", "m.mlir", "-o", f"{folder}/train.so",
+                       "--config", DEMO / "train.yaml"]
+            if folder == "own":
+                run([tools / command[0], *command[1:]], cwd=self.folder)
+            else:
+                self.command(*command)
+        own, wheel = ((self.folder / name / "train.so").read_bytes()
+                      for name in ("own", "wheel"))
+        self.assertEqual(own, wheel)
+
+    def test_trains_a_model(self):
         done = self.command("qlora", "train", DEMO / "model",
-                            DEMO / "data" / "train.jsonl", code=1)
-        self.assertIn("the compiler is not installed here", done.stderr)
+                            DEMO / "data" / "train.jsonl", "--max-steps", "1",
+                            "--output-dir", "model")
+        self.assertTrue((self.folder / "model" / "adapter_config.json")
+                        .exists(), done.stdout + done.stderr)
+
+    def test_finds_the_packages_of_cuda(self):
+        nvidia, = (self.folder / "venv" / "lib").glob("python3*/site-packages")
+        for name in ("bin", "lib"):
+            (nvidia / "nvidia" / "cu13" / name).mkdir(parents=True)
+        done = self.python("""
+            from qlora import _run
+            environment = _run._environment()
+            print(environment["PATH"])
+            print(environment["LD_LIBRARY_PATH"])
+            """)
+        path, libraries = done.stdout.splitlines()
+        self.assertTrue(path.startswith("/usr/bin:/bin:"), path)
+        self.assertIn("nvidia/cu13/bin", path)
+        self.assertIn("nvidia/cu13/lib", libraries)
 
     def test_stops_with_a_checkpoint(self):
         self.python(f"""

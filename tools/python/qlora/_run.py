@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import glob
+import importlib.util
 import json
 import os
 import queue
@@ -38,9 +40,23 @@ def _program(name: str) -> str:
     return found
 
 
+def _nvidia(name: str) -> list[str]:
+    """Returns folders of NVIDIA's packages, such as nvidia/cu13/lib."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = spec.submodule_search_locations if spec else None
+    return sorted(path for root in roots or ()
+                  for path in glob.glob(os.path.join(root, "*", name)))
+
+
 def _environment() -> dict[str, str]:
-    """Makes qlora-data run in this Python, which has the packages."""
-    return {"QLORA_PYTHON": sys.executable, **os.environ}
+    """Makes qlora-data run in this Python, which has the packages, and lets
+    the programs find nvcc and the libraries of qlora[cuda]."""
+    environment = {"QLORA_PYTHON": sys.executable, **os.environ}
+    for variable, name in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
+        if folders := _nvidia(name):
+            environment[variable] = os.pathsep.join(
+                filter(None, [os.environ.get(variable), *folders]))
+    return environment
 
 
 def _text(value: Any) -> str:
@@ -190,20 +206,7 @@ def memory(model, **options) -> str:
     return _say("memory", model, options)
 
 
-def _become(name: str) -> None:
-    os.environ.setdefault("QLORA_PYTHON", sys.executable)
-    path = _program(name)
-    os.execv(path, [path, *sys.argv[1:]])
-
-
-# Entry points of the wheel's commands.
-def qlora() -> None:
-    _become("qlora")
-
-
-def qlora_run() -> None:
-    _become("qlora-run")
-
-
-def qlora_data() -> None:
-    _become("qlora-data")
+def main() -> None:
+    """Becomes the program that the wheel's command is called after."""
+    path = _program(os.path.basename(sys.argv[0]))
+    os.execve(path, [path, *sys.argv[1:]], _environment())

@@ -121,6 +121,10 @@ void registerModelGradients(mlir::DialectRegistry &registry);
 /// `model.linear` of dy, the weight a `train.linear_weight_grad`.
 void buildProductGradient(model::WeightedMatmul product, Tape &tape);
 
+/// Differentiates the row region for the operands that need it. The gradient of
+/// a `column` operand is formed for every row and then summed.
+llvm::LogicalResult buildRowsGradient(model::RowOp op, Tape &tape);
+
 /// Writes the reverse of a row region: `arguments` are the forward row's
 /// arguments, `resultGradients` one row per result (null: none). Returns one
 /// row (or number) per argument, null for no gradient. Emits an error on

@@ -7,6 +7,8 @@
 
 #include "runtime/Base/JsonText.h"
 
+#include "runtime/Base/UserFiles.h"
+
 namespace qlora {
 
 /// The first two of the four bytes of U+10FF80 to U+10FFFF.
@@ -101,5 +103,12 @@ template std::string dumpExact(const nlohmann::json &);
 template std::string dumpExact(const nlohmann::ordered_json &);
 template nlohmann::json parseExact(std::string_view);
 template nlohmann::ordered_json parseExact(std::string_view);
+
+nlohmann::ordered_json jsonObjectIn(const std::string &path) {
+  using Json = nlohmann::ordered_json;
+  const auto text = readWholeFile(path);
+  Json value = text.isOk() ? Json::parse(text.value(), nullptr, false) : Json();
+  return value.is_object() ? value : Json::object();
+}
 
 } // namespace qlora

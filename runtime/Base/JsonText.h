@@ -33,6 +33,9 @@ Json parseExact(std::string_view text);
 extern template nlohmann::json parseExact(std::string_view);
 extern template nlohmann::ordered_json parseExact(std::string_view);
 
+/// Returns the object in a JSON file; an empty one if there is none.
+nlohmann::ordered_json jsonObjectIn(const std::string &path);
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_BASE_JSONTEXT_H

@@ -13,6 +13,7 @@
 #include "runtime/Base/Manifest.h"
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Options/ObjectiveOptions.h"
+#include "runtime/Options/OptionValue.h"
 #include "runtime/Options/StepRows.h"
 #include "runtime/Weights/ModelFiles.h"
 

@@ -60,6 +60,8 @@ Status checkStage(const qlora_module &first, const qlora_module &stage,
 
 /// Checks the tables of one stage of a module that checkModule accepts.
 Status checkTables(const qlora_module &module);
+/// Part of checkTables.
+Status checkParameters(const qlora_module &module);
 /// Checks operands and commands. checkTables calls it after checking launches.
 Status checkCommands(const qlora_module &module);
 

@@ -12,7 +12,7 @@
 #include "runtime/Base/HubReference.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Options/OptionValue.h"
+#include "runtime/Options/OptionYaml.h"
 
 namespace qlora {
 

@@ -194,10 +194,10 @@ static std::vector<ScheduleParameter> parametersOf(const ScheduleRow &row) {
 }
 
 static StatusOr<double> numberOf(std::string_view text) {
-  static constexpr OptionRow kNumber = {
-      "", OptionType::kFloat, "", OptionScope::kRun, "", "", "", "", 0};
-  QLORA_ASSIGN_OR_RETURN(const auto value, parseOptionText(kNumber, text));
-  return value.get<double>();
+  QLORA_ASSIGN_OR_RETURN(const double number, parseNumber<double>(text));
+  if (number < 0)
+    return Status::invalid("expects at least 0, but got {}", text);
+  return number;
 }
 
 /// Checks one entry of --lr-scheduler-kwargs.

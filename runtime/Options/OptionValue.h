@@ -29,6 +29,9 @@ StatusOr<nlohmann::ordered_json> parseOptionText(const OptionRow &row,
 StatusOr<nlohmann::ordered_json>
 parseOptionValue(const OptionRow &row, const nlohmann::ordered_json &raw);
 
+/// Parses a whole text as a finite number, of type int64_t or double.
+template <typename Number> StatusOr<Number> parseNumber(std::string_view text);
+
 /// Whether the text is one of the words for true and false.
 bool isBoolText(std::string_view text);
 
@@ -40,29 +43,6 @@ StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
 /// Converts "20GiB" to 21474836480. Units are powers of 1024 for K, M, G, T,
 /// KiB, ..., and powers of 1000 for KB, MB, .... No unit and B mean bytes.
 StatusOr<int64_t> parseByteSize(std::string_view text);
-
-// YAML is converted to JSON. Null stays null, but other scalars become strings
-// ("1e-5" and 1e-5 are equal), because the option determines the type.
-
-/// One entry of a YAML file's top-level map.
-struct YamlEntry {
-  std::string key;
-  nlohmann::ordered_json value;
-  int line = 0;             ///< line number from 1; 0: not from a file
-  std::string written = {}; ///< key in the file, if `key` is a translation
-
-  /// Returns the key as written in the file.
-  const std::string &spelling() const {
-    return written.empty() ? key : written;
-  }
-};
-
-/// Parses YAML text with one value. JSON is valid YAML.
-StatusOr<nlohmann::ordered_json> yamlTextToJson(std::string_view text);
-
-/// Reads the entries of a file whose top level is a map (or empty), in order.
-/// Errors name the file and line; a duplicate key is an error.
-StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path);
 
 } // namespace qlora
 

@@ -29,7 +29,7 @@
 #include "runtime/Base/Status.h"
 #include "runtime/Options/DataValues.h"
 #include "runtime/Options/OptionTable.h"
-#include "runtime/Options/OptionValue.h"
+#include "runtime/Options/OptionYaml.h"
 #include "runtime/Options/Problems.h"
 
 namespace qlora {

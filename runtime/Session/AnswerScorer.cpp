@@ -92,17 +92,14 @@ static std::vector<int32_t> idsOf(const ordered_json &value) {
 static std::vector<int32_t> endTokensOfModel(const std::string &folder) {
   std::vector<int32_t> ends;
   for (const char *name : {"generation_config.json", "config.json"}) {
-    const auto text = readWholeFile(folder + "/" + name);
-    const auto config =
-        text.isOk() ? ordered_json::parse(text.value(), nullptr, false)
-                    : ordered_json();
+    const ordered_json config = jsonObjectIn(folder + "/" + name);
     const auto addFrom = [&](const ordered_json &source) {
       if (source.is_object() && source.contains("eos_token_id"))
         std::ranges::copy(idsOf(source["eos_token_id"]),
                           std::back_inserter(ends));
     };
     addFrom(config);
-    if (config.is_object() && config.contains("text_config"))
+    if (config.contains("text_config"))
       addFrom(config["text_config"]);
   }
   return ends;

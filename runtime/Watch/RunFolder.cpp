@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Metrics.h"
 
@@ -39,13 +40,6 @@ double numberOf(const json &line, const char *name) {
                                                    : std::nan("");
 }
 
-static json objectIn(const std::string &path) {
-  const auto text = readWholeFile(path);
-  json object =
-      text.isOk() ? json::parse(text.value(), nullptr, false) : json();
-  return object.is_object() ? object : json::object();
-}
-
 StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   const auto metrics = readWholeFile(folder + "/" + kMetricsFile);
   if (!metrics.isOk())
@@ -60,8 +54,8 @@ StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   Options settings;
   if (settings.applyYaml(folder + "/" + kSettingsFile).isOk())
     run.settings = std::move(settings);
-  run.environment = objectIn(folder + "/" + kEnvironmentFile);
-  run.plan = objectIn(folder + "/" + kPlanFile);
+  run.environment = jsonObjectIn(folder + "/" + kEnvironmentFile);
+  run.plan = jsonObjectIn(folder + "/" + kPlanFile);
   return run;
 }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Options/OptionValue.h"
+#include "runtime/Options/OptionYaml.h"
 #include "runtime/Options/Options.h"
 #include "tools/qlora/ForeignParallel.h"
 

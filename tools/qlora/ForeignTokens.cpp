@@ -8,17 +8,11 @@
 
 #include <algorithm>
 
-#include "runtime/Base/UserFiles.h"
+#include "runtime/Base/JsonText.h"
 
 namespace qlora {
 
 using json = nlohmann::ordered_json;
-
-static json readObject(const std::string &path) {
-  const auto text = readWholeFile(path);
-  json value = text.isOk() ? json::parse(text.value(), nullptr, false) : json();
-  return value.is_object() ? value : json::object();
-}
 
 /// Returns a token's text. Files have it as a text or as an object.
 static json textOf(const json &token) {
@@ -29,10 +23,10 @@ Status checkSpecialTokens(std::span<const SpecialToken> tokens,
                           const std::string &path, const std::string &folder) {
   if (tokens.empty())
     return Status::ok();
-  const json config = readObject(folder + "/tokenizer_config.json");
-  const json map = readObject(folder + "/special_tokens_map.json");
+  const json config = jsonObjectIn(folder + "/tokenizer_config.json");
+  const json map = jsonObjectIn(folder + "/special_tokens_map.json");
   std::vector<json> added; // texts of all special tokens
-  for (const json &token : readObject(folder + "/tokenizer.json")
+  for (const json &token : jsonObjectIn(folder + "/tokenizer.json")
                                .value("added_tokens", json::array()))
     if (token.value("special", false))
       added.push_back(textOf(token));

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Options/OptionValue.h"
+#include "runtime/Options/OptionYaml.h"
 
 namespace qlora {
 

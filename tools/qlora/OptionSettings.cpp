@@ -4,6 +4,8 @@
 
 #include "tools/qlora/OptionSettings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,15 @@ namespace qlora {
 
 std::string valueText(const nlohmann::ordered_json &value) {
   return value.is_string() ? value.get<std::string>() : dumpExact(value);
+}
+
+std::string flagOf(const OptionRow &row, const nlohmann::ordered_json &value) {
+  std::string text = valueText(value);
+  if (row.type == OptionType::kSize && value == kAutoSize)
+    text = "auto";
+  else if (row.type == OptionType::kSize && value != 0)
+    text += "B";
+  return fmt::format("{}={}", flagSpelling(row.name), text);
 }
 
 OptionSetting settingOf(std::string_view name, std::string text) {

@@ -19,6 +19,9 @@ namespace qlora {
 /// Returns an option's value as a command line has it.
 std::string valueText(const nlohmann::ordered_json &value);
 
+/// Returns the option as a flag on a command line.
+std::string flagOf(const OptionRow &row, const nlohmann::ordered_json &value);
+
 /// Returns the setting of an option of optionTable().
 OptionSetting settingOf(std::string_view name, std::string text);
 

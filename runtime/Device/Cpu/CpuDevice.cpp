@@ -5,8 +5,8 @@
 // pool. The communication queue has a separate thread (CommunicationQueue.h).
 
 #include "runtime/Base/HostMemory.h"
-#include "runtime/Device/CommandTimer.h"
 #include "runtime/Device/Cpu/CommunicationQueue.h"
+#include "runtime/Device/Cpu/CpuTimer.h"
 #include "runtime/Device/Cpu/SweepTurns.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/PreparedLaunches.h"
@@ -21,86 +21,6 @@
 #endif
 
 namespace qlora {
-
-namespace {
-/// Times the commands of a CPU rank. The compute thread times the commands that
-/// enqueue() runs; the communication queue's thread times its own commands.
-class CpuTimer final : public CommandTimer {
-public:
-  /// `communication` outlives this.
-  explicit CpuTimer(CommunicationQueue &communication);
-
-  Status begin(const LoadedModule &module, const qlora_entry &entry,
-               uint64_t labelledRows) override;
-  Status before(const qlora_command &command) override;
-  Status after(const qlora_command &command) override;
-  Status end() override;
-  StatusOr<std::vector<TimedCommand>> finish() override;
-
-private:
-  /// Returns the command's TimedCommand, with start and end still 0.
-  TimedCommand describe(const qlora_command &command) const;
-
-  CommunicationQueue &communication;
-  const LoadedModule *module = nullptr;
-  TimedCommand ofEntry; ///< has only the current entry and its labelled rows
-  std::vector<TimedCommand> timed;
-};
-} // namespace
-
-CpuTimer::CpuTimer(CommunicationQueue &communication)
-    : communication(communication) {
-  communication.keepTimes(true);
-}
-
-Status CpuTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
-                       uint64_t labelledRows) {
-  module = &ofDevice;
-  ofEntry.entry = static_cast<uint32_t>(&entry - module->entries().data());
-  ofEntry.labelledRows = labelledRows;
-  // Reserve memory here, because commands of an entry must not allocate.
-  const size_t needed = timed.size() + entry.command_count;
-  if (needed > timed.capacity())
-    timed.reserve(std::max(needed, 2 * timed.capacity()));
-  return Status::ok();
-}
-
-TimedCommand CpuTimer::describe(const qlora_command &command) const {
-  TimedCommand described = ofEntry;
-  described.command =
-      static_cast<uint32_t>(&command - module->commands().data());
-  return described;
-}
-
-Status CpuTimer::before(const qlora_command &command) {
-  if (command.queue == QLORA_QUEUE_COMMUNICATION)
-    return Status::ok();
-  timed.push_back(describe(command));
-  timed.back().start = steadyNanoseconds();
-  return Status::ok();
-}
-
-Status CpuTimer::after(const qlora_command &command) {
-  if (command.queue != QLORA_QUEUE_COMMUNICATION)
-    timed.back().end = steadyNanoseconds();
-  return Status::ok();
-}
-
-Status CpuTimer::end() {
-  for (const CommunicationQueue::Times &times : communication.times()) {
-    if (times.command->kind == QLORA_COMMAND_RECORD)
-      continue;
-    timed.push_back(describe(*times.command));
-    timed.back().start = times.start;
-    timed.back().end = times.end;
-  }
-  return Status::ok();
-}
-
-StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
-  communication.keepTimes(false);
-  return std::move(timed);
-}
 
 namespace {
 /// Adds the time from its construction to its destruction to `seconds`.

@@ -17,6 +17,9 @@ namespace qlora::plans {
 /// that.
 inline constexpr int64_t kCudaAlignment = 256;
 
+/// Number of bf16 elements in a load of 16 bytes.
+inline constexpr int64_t kNumbersOfLoad = 8;
+
 /// Maximum workspace for cuBLASLt, in bytes.
 inline constexpr int64_t kCublasScratch = int64_t(32) << 20;
 

@@ -69,6 +69,13 @@ private:
   uint64_t value;
 };
 
+/// Maximum value of a constant that is a count.
+inline constexpr int64_t kMaxExtent = int64_t(1) << 40;
+
+inline int64_t dividedUp(int64_t count, int64_t each) {
+  return count / each + (count % each != 0);
+}
+
 /// Returns the bytes from the first to the last element of [rows, columns] with
 /// row stride `ld`.
 Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
@@ -77,6 +84,9 @@ Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 /// `must` = "not be negative".
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
+/// Checks that each of these constants is a multiple of `of`.
+Reason needMultiples(const KernelRequest &request, int64_t of,
+                     std::initializer_list<std::string_view> names);
 /// Checks `block` and `double_quant` if the weight `w` is quantized.
 Reason needStored(const KernelRequest &request);
 /// Checks the cap of scores or logits.

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "runtime/Checkpoint/BestModel.h"
+#include "runtime/Options/OptionValue.h"
 
 namespace qlora {
 namespace {

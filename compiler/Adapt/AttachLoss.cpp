@@ -98,13 +98,20 @@ static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
 FailureOr<LossOp> AttachLossPass::buildDpo(OpBuilder &builder,
                                            func::FuncOp function,
                                            const Head &head) {
-  const std::optional<DpoLoss> known = symbolizeDpoLoss(kind);
-  if (!known)
-    return function.emitError("dpo has no loss '") << kind << "'";
-  Value reference = cloneReference(function, head.losses);
+  Value reference =
+      objective == "dpo" ? cloneReference(function, head.losses) : Value();
+  SmallVector<StringRef> words(kinds.begin(), kinds.end());
+  if (words.empty())
+    words.push_back("sigmoid");
+  SmallVector<double> each(weights.begin(), weights.end());
+  if (each.empty())
+    each.assign(words.size(), 1);
   auto loss = DpoLossOp::create(
       builder, function.getLoc(), DpoLossOp::typesOf(head.losses), head.losses,
-      head.labels, reference, llvm::APFloat(double(beta)), *known);
+      head.labels, reference, llvm::APFloat(double(beta)),
+      builder.getStrArrayAttr(words), each,
+      llvm::APFloat(double(labelSmoothing)), llvm::APFloat(double(tau)),
+      llvm::APFloat(double(gamma)));
   return cast<LossOp>(loss.getOperation());
 }
 
@@ -129,8 +136,8 @@ FailureOr<LossOp> AttachLossPass::buildOrpo(OpBuilder &builder,
                                             const Head &head) {
   IRMapping mapping;
   for (BlockArgument argument : function.getArguments()) {
-    auto input = function.getArgAttrOfType<StringAttr>(
-        argument.getArgNumber(), "model.input");
+    auto input = function.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
+                                                       "model.input");
     if (!input || input.getValue() != "targets")
       continue;
     FailureOr<Value> prompts =
@@ -187,8 +194,10 @@ LogicalResult AttachLossPass::attachTo(func::FuncOp function) {
 }
 
 void AttachLossPass::runOnOperation() {
-  if (objective != "dpo" && objective != "kto" && objective != "orpo") {
-    getOperation().emitError("expects dpo, kto or orpo as objective, but got '")
+  if (objective != "dpo" && objective != "cpo" && objective != "kto" &&
+      objective != "orpo") {
+    getOperation().emitError(
+        "expects dpo, cpo, kto or orpo as objective, but got '")
         << objective << "'";
     return signalPassFailure();
   }

@@ -51,7 +51,7 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
   let summary = "train on preferences instead of tokens";
   let description = [{
     Replaces a function's loss by a preference loss; the head returns a loss per
-    sequence. For `dpo` and `orpo` a batch has all chosen answers, then the
+    sequence. For `dpo`, `cpo` and `orpo` a batch has all chosen answers, then the
     rejected ones. For `kto` it has answers, which a new argument `desirable`
     classifies; `mismatched` adds their prompts with answers to other prompts.
 
@@ -70,10 +70,15 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"objective", "objective", "std::string", "\"dpo\"",
-           "dpo, kto or orpo">,
+           "dpo, cpo, kto or orpo">,
     Option<"beta", "beta", "double", "0.1", "">,
-    Option<"kind", "kind", "std::string", "\"sigmoid\"",
-           "for dpo: the loss, a case of Model_DpoLoss">,
+    ListOption<"kinds", "kinds", "std::string",
+               "for dpo and cpo: losses of PairLosses.def; empty: sigmoid">,
+    ListOption<"weights", "weights", "double", "their weights; empty: 1 each">,
+    Option<"labelSmoothing", "label-smoothing", "double", "0.0",
+           "for some of these losses">,
+    Option<"tau", "tau", "double", "0.05", "for discopop">,
+    Option<"gamma", "gamma", "double", "0.5", "for simpo">,
     Option<"mismatched", "mismatched", "bool", "true",
            "for kto: sequences with mismatched answers exist">,
     Option<"desirableWeight", "desirable-weight", "double", "1.0", "for kto">,

@@ -4,6 +4,8 @@
 
 #include "compiler/Search/PlanSettings.h"
 
+#include "runtime/Options/ObjectiveOptions.h"
+
 namespace qlora {
 
 /// Refuses options that need all rows of a micro-batch at once.
@@ -12,6 +14,11 @@ static Status checkChunks(const Options &o) {
     return Status::invalid(
         "--parallel pp splits a micro-batch into chunks, but --rl kto compares "
         "all of its rows; use --num-micro-batches 1, or another --rl");
+  if (lossesOf(o).has("sft"))
+    return Status::invalid(
+        "--parallel pp splits a micro-batch into chunks, but the loss sft is a "
+        "mean over all of its tokens; use --num-micro-batches 1, or {}",
+        o.text("rl") == "cpo" ? "--cpo-alpha 0" : "another --loss-type");
   if (o.text("llm_int8_activations") == "int8" &&
       o.number("llm_int8_threshold") > 0)
     return Status::invalid(

@@ -84,41 +84,38 @@ class Model_PairLoss<string mnemonic, list<string> slopes = ["slopes"],
                      "rejected_rewards", "right_pairs", "chosen_logps",
                      "rejected_logps"], own)>;
 
-def Model_DpoLoss : I32EnumAttr<"DpoLoss", "loss of a pair in DPO", [
-    I32EnumAttrCase<"Sigmoid", 0, "sigmoid">,
-    I32EnumAttrCase<"Hinge", 1, "hinge">,
-    I32EnumAttrCase<"Ipo", 2, "ipo">]> {
-  let cppNamespace = "::qlora::model";
-  let genSpecializedAttr = 0;
-}
-def Model_DpoLossAttr : EnumAttr<Model_Dialect, Model_DpoLoss, "dpo">;
-
-def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
-  let summary = "direct preference optimization: sigmoid, hinge or ipo loss";
+def Model_DpoLossOp
+    : Model_PairLoss<"dpo_loss", ["slopes"], ["chosen_loss"]> {
+  let summary = "losses of pairs, of DPO and of CPO";
   let description = [{
     `losses` and `labels` have one value per sequence of the policy. `reference`
-    has the losses of the model that training started from.
+    has the losses of the model that training started from. CPO has none; then
+    these losses are 0 below.
 
         r = reference - loss       log-ratio of policy to reference
-        z = beta * (r of the chosen answer - r of the rejected answer)
 
-    The loss of a pair is -log sigmoid(z), or max(0, 1 - z) for `hinge`, whose
-    derivative at z = 1 is 0. The loss of `ipo` is z^2 with another z, the
-    distance of log-ratios per token from a target:
+    The loss of a pair is the sum of the losses `kinds`, each with its weight.
+    PairLosses.def has their words and formulas: functions of an answer's r, or
+    of the difference of two. The default is `sigmoid`:
 
-        m = r / labels
-        z = m of the chosen answer - m of the rejected answer - 1 / (2 beta)
+        -log sigmoid(beta * (r of the chosen answer - r of the rejected answer))
 
-    A reward is beta * r. A pair is `right` if its chosen reward is larger.
-    `slopes` are the derivatives of the loss sum with respect to `losses`. (C1)
-    the operands are f32 [B] each, B even. (C2) the sums are f32 [1]. Rafailov
-    et al., 2023; hinge: Zhao et al., 2023 (SLiC); ipo: Azar et al., 2023, per
-    token as in TRL.
+    With `sft`, P pairs add P times the mean loss of all tokens of their chosen
+    answers. `chosen_loss` is this number, without a weight.
+
+    A reward is beta * r. Without a reference, rewards and log-probabilities are
+    per token if a loss of `kinds` is. A pair is `right` if its chosen reward is
+    larger. `slopes` are the derivatives of the loss sum with respect to
+    `losses`. (C1) the operands are f32 [B] each, B even. (C2) the sums are f32
+    [1]. (C3) `kinds` are words of PairLosses.def, each with a weight.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
-    Model_FloatTensor:$reference, F64Attr:$beta,
-    DefaultValuedAttr<Model_DpoLossAttr,
-                      "::qlora::model::DpoLoss::Sigmoid">:$kind);
+    Optional<Model_FloatTensor>:$reference, F64Attr:$beta,
+    DefaultValuedAttr<StrArrayAttr, "{\"sigmoid\"}">:$kinds,
+    DefaultValuedAttr<DenseF64ArrayAttr, "{1.0}">:$weights,
+    DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing,
+    DefaultValuedAttr<F64Attr, "0.05">:$tau,
+    DefaultValuedAttr<F64Attr, "0.5">:$gamma);
 }
 
 def Model_OrpoLossOp

@@ -1,108 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Shared helpers of preference losses, and the arithmetic of each. A row has
-// one value per sequence of the batch. In pair losses the first half of a row
-// has the chosen answers; row_rotate moves the negated second half to it.
+// Types and constraints of losses, and the arithmetic of orpo_loss and
+// kto_loss. DpoLosses.cpp has that of dpo_loss.
 
-#include "dialects/Model/Arithmetic.h"
+#include "dialects/Model/PairArithmetic.h"
 
 using namespace mlir;
 using namespace qlora::model;
-
-namespace {
-
-class LineArithmetic : public Arithmetic {
-public:
-  using Pred = arith::CmpFPredicate;
-
-  LineArithmetic(OpBuilder &builder, Location loc, Type row)
-      : Arithmetic(builder, loc), row(row) {}
-
-  Value isAboveZero(Value x) const {
-    return compare(Pred::OGT, x, constant(0, x.getType()));
-  }
-  /// Returns `x` in sequences [begin, end), 0 in others.
-  Value within(int64_t begin, int64_t end, Value x) const {
-    SmallVector<float> mask(cast<RankedTensorType>(row).getDimSize(0), 0);
-    std::fill(mask.begin() + begin, mask.begin() + end, 1.0f);
-    return mul(RowConstantOp::create(b, loc, row, mask), x);
-  }
-  /// Returns the sum of `x` where `counts` is true. Other elements may be NaN.
-  Value totalWhere(Value counts, Value x) const {
-    return sum(select(counts, x, constant(0, row)));
-  }
-
-  const Type row;
-};
-
-/// Arithmetic on a batch of pairs. Values per pair are in a row's first half.
-class PairArithmetic : public LineArithmetic {
-public:
-  PairArithmetic(OpBuilder &builder, Location loc, Value labels)
-      : LineArithmetic(builder, loc, labels.getType()) {
-    const int64_t lines = cast<RankedTensorType>(row).getDimSize(0);
-    isPair = isAboveZero(within(0, lines / 2, sub(labels, turned(labels))));
-  }
-
-  Value turned(Value x) const { return RowRotateOp::create(b, loc, row, x, 0); }
-  /// Returns, at each chosen answer, the value of its pair's rejected answer.
-  Value ofRejected(Value x) const { return neg(turned(x)); }
-  /// Returns `x` where there is a pair, else 0 even if `x` is NaN there.
-  Value ofPairs(Value x) const { return select(isPair, x, constant(0, row)); }
-  Value total(Value x) const { return totalWhere(isPair, x); }
-  /// Returns `chosen` at the chosen answers and `rejected` at the rejected
-  /// ones. Both operands have their values in the first half.
-  Value toLines(Value chosen, Value rejected) const {
-    return add(ofPairs(chosen), turned(ofPairs(rejected)));
-  }
-  Value exp(Value x) const { return math::ExpOp::create(b, loc, x); }
-  Value log(Value x) const { return math::LogOp::create(b, loc, x); }
-  /// Returns -log sigmoid(x), without overflow in any term.
-  Value softplusOfMinus(Value x) const {
-    Value zero = constant(0, row);
-    Value positive = select(compare(Pred::OLT, x, zero), neg(x), zero);
-    Value small = exp(neg(math::AbsFOp::create(b, loc, x)));
-    return add(positive, log(add(small, constant(1, row))));
-  }
-  /// Returns `x` where z < 1 or z is NaN, else 0.
-  Value belowOne(Value z, Value x) const {
-    Value isReached = compare(Pred::OGE, z, constant(1, row));
-    return select(isReached, constant(0, row), x);
-  }
-  /// Returns 1 / labels. A sequence without labels has loss 0; dividing by 1,
-  /// not 0, avoids NaN.
-  Value inverseOf(Value labels, Value one) const {
-    return div(one, select(isAboveZero(labels), labels, one));
-  }
-  /// Returns 1 - e^x for x <= 0, accurate to f32 rounding even near 0.
-  Value oneMinusExp(Value x) const {
-    Value series = constant(1.0 / 40320, row);
-    for (double factor : {5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0})
-      series = add(mul(series, x), constant(1 / factor, row));
-    return select(compare(Pred::OGT, x, constant(-0.5, row)),
-                  neg(mul(series, x)), sub(constant(1, row), exp(x)));
-  }
-
-  /// Returns the sums of Model_PairLoss, of losses, rewards and
-  /// log-probabilities. A pair is right if the chosen answer has the larger
-  /// reward.
-  SmallVector<Value> sums(Value loss, Value rewards, Value logps) const {
-    Value one = constant(1, row), zero = constant(0, row);
-    Value isRight = compare(Pred::OGT, rewards, ofRejected(rewards));
-    return {loss,
-            total(one),
-            total(rewards),
-            total(ofRejected(rewards)),
-            total(select(isRight, one, zero)),
-            total(logps),
-            total(ofRejected(logps))};
-  }
-
-private:
-  Value isPair;
-};
-
-} // namespace
 
 SmallVector<Type> qlora::model::lossTypes(Value losses,
                                           ArrayRef<StringLiteral> readNames) {
@@ -112,8 +16,8 @@ SmallVector<Type> qlora::model::lossTypes(Value losses,
   });
 }
 
-static LogicalResult
-verifyLines(Operation *op, ArrayRef<StringLiteral> readNames, bool hasHalves) {
+LogicalResult qlora::model::verifySequenceLoss(
+    Operation *op, ArrayRef<StringLiteral> readNames, bool hasHalves) {
   auto lines = tensorOf(op->getOperand(0));
   const auto slopes = llvm::count(readNames, "");
   SmallVector<Type> results(op->getResultTypes());
@@ -145,70 +49,11 @@ StringRef HeadLossOp::getReadName(unsigned result) {
 }
 
 //===----------------------------------------------------------------------===//
-// dpo_loss
-//===----------------------------------------------------------------------===//
-
-LogicalResult DpoLossOp::verify() {
-  return verifyLines(*this, kReadNames, true);
-}
-
-/// Returns minus the derivative of a pair's loss with respect to z.
-static Value pullOf(const PairArithmetic &a, DpoLoss kind, Value z) {
-  switch (kind) {
-  case DpoLoss::Sigmoid:
-    return a.sigmoid(a.neg(z));
-  case DpoLoss::Hinge:
-    return a.belowOne(z, a.constant(1, a.row));
-  case DpoLoss::Ipo:
-    return a.times(z, -2);
-  }
-  llvm_unreachable("a loss without a derivative");
-}
-
-static Value lossOf(const PairArithmetic &a, DpoLoss kind, Value z) {
-  switch (kind) {
-  case DpoLoss::Sigmoid:
-    return a.softplusOfMinus(z);
-  case DpoLoss::Hinge:
-    return a.belowOne(z, a.sub(a.constant(1, a.row), z));
-  case DpoLoss::Ipo:
-    return a.mul(z, z);
-  }
-  llvm_unreachable("a loss without a value");
-}
-
-SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
-                                       ValueRange arguments) {
-  PairArithmetic a(builder, getLoc(), arguments[1]);
-  const double beta = getBeta().convertToDouble();
-  Value ratio = a.sub(arguments[2], arguments[0]);
-  SmallVector<Value> results;
-  Value z;
-  if (getKind() == DpoLoss::Ipo) {
-    Value inverse = a.inverseOf(arguments[1], a.constant(1, a.row));
-    Value mean = a.mul(ratio, inverse);
-    z = a.sub(a.sub(mean, a.ofRejected(mean)), a.constant(0.5 / beta, a.row));
-    // dz / d(loss of the chosen answer) is -1 / labels.
-    Value pull = pullOf(a, getKind(), z);
-    results.push_back(a.toLines(a.mul(pull, inverse),
-                                a.neg(a.mul(pull, a.ofRejected(inverse)))));
-  } else {
-    z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
-    // dz / d(loss of the chosen answer) is -beta.
-    Value slope = a.times(pullOf(a, getKind(), z), beta);
-    results.push_back(a.toLines(slope, a.neg(slope)));
-  }
-  results.append(a.sums(a.total(lossOf(a, getKind(), z)), a.times(ratio, beta),
-                        a.neg(arguments[0])));
-  return results;
-}
-
-//===----------------------------------------------------------------------===//
 // orpo_loss
 //===----------------------------------------------------------------------===//
 
 LogicalResult OrpoLossOp::verify() {
-  return verifyLines(*this, kReadNames, true);
+  return verifySequenceLoss(*this, kReadNames, true);
 }
 
 SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
@@ -225,8 +70,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   // perToken * all: the mean loss of all tokens of the chosen sequences, times
   // the number of pairs.
   Value tokens = a.total(a.add(labels, arguments[3]));
-  Value perToken = a.div(
-      a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));
+  Value perToken = a.pairsPer(tokens);
   Value all = a.total(a.add(losses, arguments[2]));
   Value chosenLoss = a.mul(perToken, all);
   Value oddsLoss = a.total(a.softplusOfMinus(z));
@@ -249,7 +93,7 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
 //===----------------------------------------------------------------------===//
 
 LogicalResult KtoLossOp::verify() {
-  return verifyLines(*this, kReadNames, getMismatched());
+  return verifySequenceLoss(*this, kReadNames, getMismatched());
 }
 
 /// Returns the mean of `ratio` over the labelled sequences in [begin, end), or
@@ -274,9 +118,9 @@ SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,
   const int64_t answers = getMismatched() ? lines / 2 : lines;
   Value one = a.constant(1, a.row);
   Value ratio = a.sub(arguments[2], losses);
-  Value divergence =
-      getMismatched() ? meanDivergence(a, answers, lines, labels, ratio)
-                      : a.number(0);
+  Value divergence = getMismatched()
+                         ? meanDivergence(a, answers, lines, labels, ratio)
+                         : a.number(0);
   Value sign = a.sub(a.times(chosen, 2), one);
   Value z =
       a.times(a.mul(sign, a.sub(ratio, a.splat(divergence, a.row))), beta);

@@ -65,8 +65,8 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
     return Status::ok();
   if (wantsPairs)
     return Status::invalid("'{}' has rows without a rejected answer, but the "
-                           "program was compiled with --rl dpo or orpo. Fix: "
-                           "make it with qlora-data --pairs, or compile "
+                           "program was compiled with --rl dpo, cpo or orpo. "
+                           "Fix: make it with qlora-data --pairs, or compile "
                            "without --rl",
                            name);
   return Status::invalid("'{}' has pairs of answers, but the program was "

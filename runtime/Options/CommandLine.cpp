@@ -42,8 +42,9 @@ static bool isList(const OptionName &name) {
   using enum OptionType;
   const OptionType type = name.row->type;
   return !isBoolean(name) &&
-         (type == kNames || type == kTargets || type == kLengths ||
-          type == kTokens || type == kNumbers || type == kTextMap);
+         (type == kNames || type == kChoices || type == kTargets ||
+          type == kLengths || type == kTokens || type == kNumbers ||
+          type == kFloats || type == kTextMap);
 }
 
 /// Maps all flags to their options. A boolean option is a switch that selects

@@ -37,12 +37,15 @@ static std::string valueHint(const OptionRow &row) {
   case OptionType::kSize:
     return orChoice("SIZE");
   case OptionType::kNames:
+  case OptionType::kChoices:
   case OptionType::kTargets:
     return " NAME [NAME ...]";
   case OptionType::kLengths:
   case OptionType::kTokens:
   case OptionType::kNumbers:
     return " N [N ...]";
+  case OptionType::kFloats:
+    return " X [X ...]";
   case OptionType::kNumberMap:
     return " {NAME: X}";
   case OptionType::kPaths:

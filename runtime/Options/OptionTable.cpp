@@ -250,20 +250,36 @@ const OptionRow kRows[] = {
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "training objective. none: next tokens; dpo: prefer the chosen answer of "
-     "a pair to the rejected one, relative to the base; orpo: prefer it by "
-     "odds, without a reference; kto: rows with one answer, desirable or "
-     "undesirable", "", "none dpo orpo kto"},
+     "a pair to the rejected one, relative to the base; cpo, orpo: prefer it "
+     "without a reference, by probability or by odds; kto: rows with one "
+     "answer, desirable or undesirable", "", "none dpo cpo orpo kto"},
     {"beta", kFloat, "0.1", kProgram, kSchedule,
-     "strength of the preference loss of --rl: beta of DPO and KTO, lambda of "
-     "ORPO, tau of IPO",
+     "strength of the preference loss of --rl: beta of DPO, CPO and KTO, "
+     "lambda of ORPO, tau of IPO",
      "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
-    {"loss_type", kChoice, "auto", kProgram, kSchedule,
-     "loss of --rl. auto: sigmoid for dpo, kto for kto; hinge: for dpo, 0 for "
-     "a pair whose rewards differ by 1 or more; ipo: for dpo, the squared "
-     "distance of a pair's log-ratios per token from 1 / (2 beta); "
-     "apo_zero_unpaired: for kto, without a KL estimate from mismatched "
-     "answers", "",
-     "auto sigmoid hinge ipo kto apo_zero_unpaired"},
+    {"loss_type", kChoices, "auto", kProgram, kSchedule,
+     "loss of --rl, or with --rl dpo several losses, which are added: "
+#define QLORA_PAIR_LOSS(WORD, ...) #WORD ", "
+#include "runtime/ABI/PairLosses.def"
+     "or for kto: kto, apo_zero_unpaired (without a KL estimate from "
+     "mismatched answers). auto: sigmoid, or kto for kto", "",
+#define QLORA_PAIR_LOSS(WORD, ...) #WORD " "
+     "auto "
+#include "runtime/ABI/PairLosses.def"
+     "kto apo_zero_unpaired"},
+    {"loss_weights", kFloats, "[]", kProgram, kSchedule,
+     "weights of the losses of --loss-type; empty: 1 each",
+     "dpo_loss_weights"},
+    {"label_smoothing", kFloat, "0", kProgram, kSchedule,
+     "probability that a pair's answers are exchanged, for the losses exo_pair "
+     "and robust, and sigmoid and simpo of --rl cpo", "dpo_label_smoothing", "",
+     0, 0.5},
+    {"discopop_tau", kFloat, "0.05", kProgram, kSchedule,
+     "temperature of the loss discopop", "", "", 1e-6},
+    {"simpo_gamma", kFloat, "0.5", kProgram, kSchedule,
+     "margin of rewards that the loss simpo subtracts"},
+    {"cpo_alpha", kFloat, "1", kProgram, kSchedule,
+     "weight of the mean loss of chosen tokens in CPO", "", "", 0},
     {"desirable_weight", kFloat, "1", kProgram, kSchedule,
      "loss weight of desirable answers in KTO",
      "kto_desirable_weight kto_chosen_weight", "", 0},

@@ -33,6 +33,7 @@ enum class OptionType {
   /// of {path, weight} -> one path, or an array of {path, weight}.
   kPaths,
   kChoice,    ///< one of `choices`
+  kChoices,   ///< one of `choices` -> text; a list of them -> array
   kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
               ///< kAutoSize
   kNames,     ///< list of names: [a, b] or a,b -> array
@@ -41,6 +42,7 @@ enum class OptionType {
   kLengths,   ///< different positive integers -> ascending array
   kTokens,    ///< integers without duplicates -> array in that order
   kNumbers,   ///< one integer or a list -> array in that order
+  kFloats,    ///< one number or a list -> array in that order
   kNumberMap, ///< {name: number} -> object
   kTextMap,   ///< {name: text}, or name=text,name=text -> object
 };

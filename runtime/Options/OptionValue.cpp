@@ -144,6 +144,18 @@ static StatusOr<json> parseNames(const json &raw) {
   return names;
 }
 
+/// Parses one choice, or a list of choices.
+static StatusOr<json> parseChoices(const OptionRow &row, const json &raw) {
+  QLORA_ASSIGN_OR_RETURN(json words, parseNames(raw));
+  if (words.empty())
+    return expected("a name, or a list of names", plain(raw));
+  for (json &word : words) {
+    QLORA_ASSIGN_OR_RETURN(
+        word, parseChoice(row, word.get_ref<const std::string &>()));
+  }
+  return words.size() == 1 ? words[0] : words;
+}
+
 /// Whether an option with this default may be an empty list.
 static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
@@ -163,14 +175,15 @@ static StatusOr<json> parseTargets(const json &raw) {
   return names;
 }
 
-static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
-                                                    const json &raw) {
+template <typename Number = int64_t>
+static StatusOr<std::vector<Number>> parseNumbers(const OptionRow &row,
+                                                  const json &raw) {
   QLORA_ASSIGN_OR_RETURN(json texts, parseNames(raw));
-  std::vector<int64_t> numbers;
+  std::vector<Number> numbers;
   for (const json &text : texts) {
-    QLORA_ASSIGN_OR_RETURN(int64_t number,
-                           parseNumber<int64_t>(
-                               text.get_ref<const std::string &>()));
+    QLORA_ASSIGN_OR_RETURN(
+        Number number,
+        parseNumber<Number>(text.get_ref<const std::string &>()));
     QLORA_RETURN_IF_ERROR(checkRange(row, static_cast<double>(number)));
     numbers.push_back(number);
   }
@@ -181,7 +194,7 @@ static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
 static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
   if (raw.is_object())
     return expected("a list of token ids", plain(raw));
-  QLORA_ASSIGN_OR_RETURN(const auto tokens, parseIntegers(row, raw));
+  QLORA_ASSIGN_OR_RETURN(const auto tokens, parseNumbers(row, raw));
   std::set<int64_t> seen;
   for (int64_t token : tokens)
     if (!seen.insert(token).second)
@@ -190,7 +203,7 @@ static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
 }
 
 static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
-  QLORA_ASSIGN_OR_RETURN(auto lengths, parseIntegers(row, raw));
+  QLORA_ASSIGN_OR_RETURN(auto lengths, parseNumbers(row, raw));
   std::sort(lengths.begin(), lengths.end());
   if ((lengths.empty() && !isEmptyList(row.initial)) ||
       std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
@@ -264,10 +277,10 @@ static StatusOr<json> parseSteps(const OptionRow &row, std::string_view text) {
 }
 
 static bool isStructured(OptionType type) {
-  return type == OptionType::kNames || type == OptionType::kTargets ||
-         type == OptionType::kLengths || type == OptionType::kTokens ||
-         type == OptionType::kNumbers || type == OptionType::kNumberMap ||
-         type == OptionType::kTextMap;
+  using enum OptionType;
+  return type == kNames || type == kChoices || type == kTargets ||
+         type == kLengths || type == kTokens || type == kNumbers ||
+         type == kFloats || type == kNumberMap || type == kTextMap;
 }
 
 StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
@@ -288,9 +301,15 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
   case OptionType::kTokens:
     return parseTokens(row, raw);
   case OptionType::kNumbers: {
-    QLORA_ASSIGN_OR_RETURN(const auto numbers, parseIntegers(row, raw));
+    QLORA_ASSIGN_OR_RETURN(const auto numbers, parseNumbers(row, raw));
     return json(numbers);
   }
+  case OptionType::kFloats: {
+    QLORA_ASSIGN_OR_RETURN(const auto numbers, parseNumbers<double>(row, raw));
+    return json(numbers);
+  }
+  case OptionType::kChoices:
+    return parseChoices(row, raw);
   case OptionType::kNumberMap:
     return parseNumberMap(row, raw);
   case OptionType::kTextMap:

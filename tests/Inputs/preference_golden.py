@@ -4,10 +4,15 @@
 """Writes a golden case of preferences, as TRL's trainers compute it, for the
 model of another case.
 
-    preference_golden.py dpo|hinge|ipo|kto|apo|orpo FROM TO [BATCHES]
+    preference_golden.py KIND FROM TO [BATCHES]
+
+KIND is dpo, kto, apo, orpo, cpo, another loss of DPOTrainer (PAIRS), or cpo-
+with another loss of CPOTrainer (CPO).
 
 The loss of every micro-batch is the result of `compute_loss` of `DPOTrainer` or
-`KTOTrainer`, or of `ORPOTrainer.get_batch_loss_metrics`. Optimizer and schedule
+`KTOTrainer`, or of `get_batch_loss_metrics` of `ORPOTrainer` or `CPOTrainer`.
+Cases whose kind is not among WHOLE have only losses, gradients and what is
+logged. Optimizer and schedule
 are torch's and transformers'. The trainer makes a new adapter from
 `peft_config`, whose values are then replaced by those of FROM's adapter. So the
 reference model is the base without an adapter. If FROM is quantized, the base
@@ -15,8 +20,7 @@ has the decoded values of its nf4.safetensors.
 
 The rows of a micro-batch are:
 
-    dpo, orpo   chosen sequences, then rejected sequences
-    hinge, ipo  those of dpo; the loss is hinge or ipo
+    pairs       chosen sequences, then rejected sequences
     kto         prompts with their answers; then the same prompts, each with the
                 answer of the row before (`KL_completion_ids` of `KTOTrainer`)
     apo         prompts with their answers; the loss is apo_zero_unpaired
@@ -38,21 +42,40 @@ import torch
 import transformers
 import trl
 from safetensors.torch import load_file, save_file
+from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 STEPS, ACCUMULATION, LENGTH, VOCABULARY = 5, 2, 24, 256
-# Pairs or answers in a micro-batch.
-ROWS = {"dpo": 2, "hinge": 2, "ipo": 2, "kto": 3, "apo": 6, "orpo": 2}
-# With the value of hinge, some pairs have no loss.
-BETA = {"dpo": 0.3, "hinge": 2.0, "ipo": 0.3, "kto": 0.3, "apo": 0.3,
-        "orpo": 0.5}
-RATE = 0.002
 WEIGHTS = {"desirable_weight": 1.25, "undesirable_weight": 0.75}
 ANSWERS = {"kto": WEIGHTS,
            "apo": {**WEIGHTS, "loss_type": "apo_zero_unpaired"}}
-PAIRS = {"dpo": {}, "hinge": {"loss_type": "hinge"},
-         "ipo": {"loss_type": "ipo"}}
-SETTINGS = ANSWERS | PAIRS
+PAIRS = {"dpo": {}} | {loss: {"loss_type": loss} for loss in (
+    "hinge", "ipo", "nca_pair", "bco_pair", "apo_zero", "apo_down",
+    "sigmoid_norm")} | {
+    # Small enough that the square of log-ratios is compared in float32.
+    "sppo_hard": {"loss_type": ["sppo_hard"], "loss_weights": [0.1]},
+    "robust": {"loss_type": "robust", "label_smoothing": 0.2},
+    "exo_pair": {"loss_type": "exo_pair", "label_smoothing": 0.1},
+    "discopop": {"loss_type": "discopop", "discopop_tau": 0.5},
+    "sft": {"loss_type": ["sigmoid", "bco_pair", "sft"],
+            "loss_weights": [0.8, 0.2, 1.0]}}
+CPO = {"cpo": {"label_smoothing": 0.1, "cpo_alpha": 0.7},
+       "cpo-hinge": {"loss_type": "hinge"},
+       "cpo-ipo": {"loss_type": "ipo"},
+       "cpo-simpo": {"loss_type": "simpo", "simpo_gamma": 0.3,
+                     "cpo_alpha": 0.0}}
+SETTINGS = ANSWERS | PAIRS | CPO
+WHOLE = ("dpo", "hinge", "ipo", "kto", "apo", "orpo")
+# Pairs or answers in a micro-batch.
+ROWS = dict.fromkeys(SETTINGS, 2) | {"kto": 3, "apo": 6, "orpo": 2}
+# With the value of hinge, some pairs have no loss. The larger values of the
+# others make a difference to the sigmoid.
+BETA = dict.fromkeys(SETTINGS, 0.3) | {"hinge": 2.0, "orpo": 0.5,
+                                       "discopop": 1.0, "cpo-hinge": 0.1,
+                                       "cpo-simpo": 2.0}
+# Losses that multiply errors of log-probabilities.
+STEEP = ("hinge", "exo_pair", "sppo_hard", "discopop")
+RATE = 0.002
 # Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6
 NAMES = ("model_name_or_path", "adapter_name_or_path")
@@ -127,6 +150,7 @@ def make_trainer(kind, model, config, folder):
     common |= SETTINGS.get(kind, {})
     make, settings = ((trl.DPOTrainer, trl.DPOConfig) if kind in PAIRS else
                       (trl.KTOTrainer, trl.KTOConfig) if kind in ANSWERS else
+                      (CPOTrainer, CPOConfig) if kind in CPO else
                       (ORPOTrainer, ORPOConfig))
     return make(model=model, args=settings(**common), peft_config=config,
                 train_dataset=datasets.Dataset.from_list([row] * 4),
@@ -144,7 +168,8 @@ def loss_of_answers(kind, trainer, ids, labels, desirable):
 
 
 def loss_of(kind, trainer, ids, labels, desirable=None):
-    """Returns the loss and, for orpo, the values that the trainer logs."""
+    """Returns the loss and, for orpo and cpo, the values that the trainer
+    logs."""
     if kind in ANSWERS:
         return loss_of_answers(kind, trainer, ids, labels, desirable), {}
     everything = torch.ones_like(ids)
@@ -163,7 +188,8 @@ def loss_of(kind, trainer, ids, labels, desirable=None):
 
 
 class Logged:
-    """Collects the values that ORPOTrainer and KTOTrainer log. expected()
+    """Collects the values that ORPOTrainer, CPOTrainer and KTOTrainer log.
+    expected()
     returns their means over the pairs or answers of each step."""
 
     def __init__(self):
@@ -209,6 +235,8 @@ def train(kind, trainer, named, batches):
             loss, said = loss_of(kind, trainer, *inputs)
             loss = loss / ACCUMULATION
             loss.backward()
+            if not SETTINGS.get(kind, {}).get("cpo_alpha", 1):
+                said.pop("nll_loss")  # CPOTrainer logs 0, not this loss
             logged.take_pairs(step, said)
             if kind in ANSWERS:
                 logged.take_answers(trainer, step, inputs[2][:ROWS[kind]])
@@ -220,7 +248,10 @@ def train(kind, trainer, named, batches):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-    expected |= {"final." + name: p.detach() for name, p in named.items()}
+    if kind in WHOLE:
+        expected |= {"final." + name: p.detach() for name, p in named.items()}
+    else:
+        del expected["logits"]
     expected |= {"loss": torch.tensor(losses), "grad_norm": torch.tensor(norms),
                  "learning_rate": torch.full((STEPS,), RATE),
                  **logged.expected()}
@@ -235,7 +266,8 @@ def write_yaml(kind, source, to, batches):
         values[name] = os.path.relpath(os.path.join(source, values[name]), to)
     values |= {"train_file": os.path.relpath(batches, to),
                "rl": ("kto" if kind in ANSWERS else
-                      "dpo" if kind in PAIRS else kind),
+                      "dpo" if kind in PAIRS else
+                      "cpo" if kind in CPO else kind),
                "beta": BETA[kind], "per_device_train_batch_size": ROWS[kind],
                "max_length": LENGTH, "max_steps": STEPS, "warmup_steps": 0,
                "gradient_accumulation_steps": ACCUMULATION,
@@ -283,7 +315,7 @@ def main(kind, source, to, shared=None):
                                for module in (torch, transformers, peft, trl)}}
     if kind == "kto":
         described["only_ranks"] = 1
-    if kind == "hinge":  # the large beta multiplies errors of log-probabilities
+    if kind in STEEP:
         described["only_float32"] = True
     with open(os.path.join(to, "case.json"), "w") as file:
         json.dump(described, file, indent=2)

@@ -60,7 +60,8 @@ SECTIONS = {
     "data.md#how-rows-become-tokens": "max-samples",
     "data.md#generated-answers": "predict-with-generate compute-metrics "
                                  "generation-max-new-tokens",
-    "data.md#preferences": "rl beta loss-type",
+    "data.md#preferences": "rl beta loss-type loss-weights label-smoothing "
+                           "discopop-tau simpo-gamma cpo-alpha",
     "data.md#answers-without-a-pair": "desirable-weight undesirable-weight",
     "developing.md": "activation-dtype-for-lora base-cache print plan-report",
     "formats.md": "load-in-8bit llm-int8-activations llm-int8-threshold "

@@ -53,6 +53,23 @@ def kto_loss(flag, reference=""):
         -> ({LINES}, {", ".join([ONE] * 8)})"""
 
 
+def pair_loss(kinds, weights=(1.0,), reference=True):
+    """Returns the MLIR of losses of a pair. The reference model's losses are 1
+    per label; without it the losses are those of CPO. With this beta no sigmoid
+    is saturated."""
+    words = ", ".join(f'"{kind}"' for kind in kinds.split())
+    each = ", ".join(f"{weight}" for weight in weights)
+    operands = ["%l", "%n"] + ["%n"] * reference
+    return f"""
+  %l, %n, %correct = model.head_loss %f, %h, %targets
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
+  %s, %loss, %count, %r:6 = model.dpo_loss {", ".join(operands)} {{
+      beta = 0.1 : f64, kinds = [{words}], weights = array<f64: {each}>,
+      label_smoothing = 0.2 : f64, tau = 0.7 : f64, gamma = 0.3 : f64}}
+      : ({", ".join([LINES] * len(operands))})
+        -> ({LINES}, {", ".join([ONE] * 8)})"""
+
+
 def routers(coefficient):
     """Returns MLIR of two layers' routers @r and @s, with 4 experts each, and
     their loss."""
@@ -84,35 +101,22 @@ def routers(coefficient):
 # answer.
 LOSSES = {
     "head_loss of given columns": GIVEN,
+    **{f"dpo_loss {kind}": pair_loss(kind) for kind in (
+        "sigmoid", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair",
+        "sppo_hard", "apo_zero", "apo_down", "discopop", "sigmoid_norm")},
+    "dpo_loss of several": pair_loss("apo_down sft", (0.5, 1.5)),
+    "dpo_loss of tokens": pair_loss("sft"),
+    **{f"cpo {kind}": pair_loss(f"{kind} sft", (1.0, 0.7), reference=False)
+       for kind in ("sigmoid", "hinge", "ipo", "simpo")},
     "dpo_loss of given columns": f"""{COLUMNS}
   %l, %n, %correct = model.head_loss %f, %h, %targets columns %given, %list
       : (XX, tensor<{V}x{H}xf32>, {MASK}, tensor<?x?x2xf32>, tensor<2xf32>)
         -> ({LINES}, {LINES}, {MASK})
-  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
+  %s, %loss, %count, %r:6 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
       : ({LINES}, {LINES}, {LINES})
-        -> ({LINES}, {", ".join([ONE] * 7)})""",
+        -> ({LINES}, {", ".join([ONE] * 8)})""",
     "kto_loss": kto_loss(", mismatched"),
     "kto_loss_unmatched": kto_loss(""),
-    "dpo_loss": f"""
-  %l, %n, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n {{beta = 0.4 : f64}}
-      : ({LINES}, {LINES}, {LINES})
-        -> ({LINES}, {", ".join([ONE] * 7)})""",
-    "dpo_loss hinge": f"""
-  %l, %n, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n
-      {{beta = 0.4 : f64, kind = #model<dpo hinge>}}
-      : ({LINES}, {LINES}, {LINES})
-        -> ({LINES}, {", ".join([ONE] * 7)})""",
-    "dpo_loss ipo": f"""
-  %l, %n, %correct = model.head_loss %f, %h, %targets
-      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})
-  %s, %loss, %count, %r:5 = model.dpo_loss %l, %n, %n
-      {{beta = 0.4 : f64, kind = #model<dpo ipo>}}
-      : ({LINES}, {LINES}, {LINES})
-        -> ({LINES}, {", ".join([ONE] * 7)})""",
     "orpo_loss": f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({LINES}, {LINES}, {MASK})

@@ -49,7 +49,7 @@ StatusOr<std::string> completionScript(std::string_view shell) {
     for (const OptionRow &row : table) {
       const std::string flag = flagSpelling(row.name);
       flags += (flags.empty() ? "" : " ") + flag;
-      if (row.type == OptionType::kChoice)
+      if (row.type == OptionType::kChoice || row.type == OptionType::kChoices)
         values += fmt::format("  {}) COMPREPLY=($(compgen -W \"{}\" -- "
                               "\"$word\")); return ;;\n",
                               flag, fmt::join(shownChoices(row), " "));

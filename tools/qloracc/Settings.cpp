@@ -190,7 +190,12 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.quantize.doubleQuant = o.boolean("bnb_4bit_use_double_quant");
   c.loss.objective = o.text("rl");
   c.loss.beta = o.number("beta");
-  c.loss.kind = lossOf(o.text("rl"), o.text("loss_type"));
+  const WeightedLosses losses = lossesOf(o);
+  c.loss.kinds.assign(losses.words.begin(), losses.words.end());
+  c.loss.weights.assign(losses.weights.begin(), losses.weights.end());
+  c.loss.labelSmoothing = o.number("label_smoothing");
+  c.loss.tau = o.number("discopop_tau");
+  c.loss.gamma = o.number("simpo_gamma");
   c.linesOfRow = o.linesOfRow();
   c.loss.desirableWeight = o.number("desirable_weight");
   c.loss.undesirableWeight = o.number("undesirable_weight");

@@ -11,19 +11,20 @@
 // RUN: qlora-opt %s --attach-loss='objective=kto beta=0.25 desirable-weight=2' | FileCheck %s --check-prefix=KTO
 // RUN: qlora-opt %s --attach-loss='objective=kto mismatched=false' | FileCheck %s --check-prefix=APO
 // RUN: qlora-opt %s --attach-loss='objective=kto' --attach-adapters --specialize-shapes='batch=4 lengths=8 compute-type=bfloat16' --build-train-step | FileCheck %s --check-prefix=KTO-STEP
-// RUN: qlora-opt %s --attach-loss=kind=hinge | FileCheck %s --check-prefix=HINGE
-// RUN: qlora-opt %s --attach-loss='kind=ipo beta=0.25' | FileCheck %s --check-prefix=IPO
+// RUN: qlora-opt %s --attach-loss=kinds=hinge | FileCheck %s --check-prefix=HINGE
+// RUN: qlora-opt %s --attach-loss='kinds=ipo,sft weights=1,0.5 beta=0.25' | FileCheck %s --check-prefix=IPO
+// RUN: qlora-opt %s --attach-loss='objective=cpo kinds=simpo gamma=0.25' | FileCheck %s --check-prefix=CPO
 // RUN: not qlora-opt %s --attach-loss=objective=ipo 2>&1 | FileCheck %s --check-prefix=UNKNOWN
-// RUN: not qlora-opt %s --attach-loss=kind=exo_pair 2>&1 | FileCheck %s --check-prefix=UNKNOWN-KIND
+// RUN: not qlora-opt %s --attach-loss=kinds=aot 2>&1 | FileCheck %s --check-prefix=UNKNOWN-KIND
 
-// UNKNOWN: expects dpo, kto or orpo as objective, but got 'ipo'
-// UNKNOWN-KIND: dpo has no loss 'exo_pair'
+// UNKNOWN: expects dpo, cpo, kto or orpo as objective, but got 'ipo'
+// UNKNOWN-KIND: (C3) has no loss 'aot'
 
 model.parameter @e.weight : tensor<16x8xf32> {file = "m"}
 model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 
 // CHECK-LABEL: func.func @forward(
-// CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
+// CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<?x?xi32>)
 // CHECK: model.embedding {{.*}} {phase = #model.phase<reference>}
 // CHECK-NOT: model.dropout
 // CHECK: model.linear {{.*}} {layer = 0 : i64, module = "q", phase = #model.phase<reference>}
@@ -46,9 +47,12 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // STEP-DAG: train.result "right_pairs", %{{.*}} {accumulate
 // STEP: model.rows(%[[GRADIENT]], %slopes) attributes {columns = 8 : i64, label = "scale_lines", maps = [#model.map<full>, #model.map<scalar, 8>]
 
-// HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, kind = #model<dpo hinge>}
+// HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, kinds = ["hinge"]}
 
-// IPO: model.dpo_loss {{.*}} {beta = 2.500000e-01 : f64, kind = #model<dpo ipo>}
+// IPO: model.dpo_loss {{.*}} {beta = 2.500000e-01 : f64, kinds = ["ipo", "sft"], weights = array<f64: 1.000000e+00, 5.000000e-01>}
+
+// CPO-NOT: reference
+// CPO: model.dpo_loss %{{[a-z_0-9]+}}, %{{[a-z_0-9]+}} {beta = 1.000000e-01 : f64, gamma = 2.500000e-01 : f64, kinds = ["simpo"]}
 
 // ORPO-LABEL: func.func @forward(
 // ORPO-SAME: %[[PROMPTS:[a-z_0-9]+]]: tensor<?x?xi32> {model.input = "prompts"})

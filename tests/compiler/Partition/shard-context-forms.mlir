@@ -15,7 +15,7 @@ func.func @pairs(%h: tensor<2x16x128xf32> {model.input = "ids"},
     attributes {model.batch = 2 : i64, model.length = 16 : i64} {
   %wh = model.weight @head : tensor<96x128xf32>
   %losses, %counts, %correct = model.head_loss %h, %wh, %targets : (tensor<2x16x128xf32>, tensor<96x128xf32>, tensor<2x16xi32>) -> (tensor<2xf32>, tensor<2xf32>, tensor<2x16xi32>)
-  %slopes, %loss, %count, %cr, %rr, %right, %cl, %rl = model.dpo_loss %losses, %counts, %losses {beta = 0.1 : f64} : (tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  %slopes, %loss, %count, %cr, %rr, %right, %cl, %rl, %chosen = model.dpo_loss %losses, %counts, %losses {beta = 0.1 : f64} : (tensor<2xf32>, tensor<2xf32>, tensor<2xf32>) -> (tensor<2xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return %loss, %count : tensor<1xf32>, tensor<1xf32>
 }
 

@@ -399,7 +399,23 @@ func.func @head_loss_c6(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 
 func.func @dpo_loss_c1(%l: tensor<3xf32>) {
   // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
-  %0:8 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  %0:9 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return
+}
+
+// -----
+
+func.func @dpo_loss_c3_word(%l: tensor<4xf32>) {
+  // expected-error @+1 {{(C3) has no loss 'aot'}}
+  %0:9 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64, kinds = ["aot"]} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
+  return
+}
+
+// -----
+
+func.func @dpo_loss_c3_weights(%l: tensor<4xf32>) {
+  // expected-error @+1 {{(C3) expects a weight for each kind}}
+  %0:9 = model.dpo_loss %l, %l {beta = 0.1 : f64, kinds = ["sigmoid", "sft"]} : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return
 }
 

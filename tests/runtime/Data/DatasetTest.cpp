@@ -329,7 +329,7 @@ TEST(RowsFile, PairsAreForProgramsOfPairs) {
   shape.sides = 2;
   EXPECT_EQ(errorOf(threePairs("false"), shape),
             "'' has rows without a rejected answer, but the program was "
-            "compiled with --rl dpo or orpo. Fix: make it with qlora-data "
+            "compiled with --rl dpo, cpo or orpo. Fix: make it with qlora-data "
             "--pairs, or compile without --rl");
   const Ints ids = {1, 1, 2, 3};
   EXPECT_EQ(

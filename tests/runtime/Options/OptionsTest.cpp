@@ -4,6 +4,7 @@
 
 #include "runtime/Options/Options.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <fstream>
 
 #include "runtime/Base/JsonText.h"
+#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Options/OptionValue.h"
 
 using namespace qlora;
@@ -453,6 +455,37 @@ TEST(Options, LossesBelongToTheirObjective) {
   EXPECT_EQ(mistakeOf("rl: dpo\nbeta: 0\nloss_type: ipo\n"),
             "beta 0 conflicts with loss_type ipo, whose target is 1 / (2 "
             "beta); use more than 0");
+}
+
+TEST(Options, SeveralLossesHaveTheirWeights) {
+  const auto lossesIn = [](const std::string &text) {
+    Options options;
+    Status status = options.applyYaml(writeFile("rl.yaml", text));
+    if (status.isOk())
+      status = options.validate();
+    const WeightedLosses losses = lossesOf(options);
+    return status.isOk() ? fmt::format("{} {}", losses.words, losses.weights)
+                         : status.message();
+  };
+  EXPECT_EQ(lossesIn("rl: dpo\n"), "[\"sigmoid\"] [1]");
+  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: [ipo]\n"), "[\"ipo\"] [1]");
+  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: sigmoid, sft\nloss_weights: [1, "
+                     "0.5]\n"),
+            "[\"sigmoid\", \"sft\"] [1, 0.5]");
+  EXPECT_EQ(lossesIn("rl: cpo\nloss_type: simpo\ncpo_alpha: 2\n"),
+            "[\"simpo\", \"sft\"] [1, 2]");
+  EXPECT_EQ(lossesIn("rl: cpo\ncpo_alpha: 0\n"), "[\"sigmoid\"] [1]");
+  EXPECT_EQ(lossesIn("rl: cpo\nloss_type: [ipo, hinge]\n"),
+            "loss_type has 2 losses, which only rl dpo adds; keep one");
+  EXPECT_EQ(lossesIn("rl: dpo\nloss_weights: [1, 2]\n"),
+            "loss_weights has 2 weights, but --loss-type has 1 losses of --rl "
+            "dpo; write a weight for each loss");
+  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: exo_pair\n"),
+            "loss_type exo_pair needs more than 0 as --label-smoothing; the "
+            "paper recommends 0.001");
+  EXPECT_EQ(lossesIn("rl: dpo\nlabel_smoothing: 0.1\n"),
+            "label_smoothing is only for --loss-type exo_pair or robust, and "
+            "for sigmoid or simpo of --rl cpo; remove it");
 }
 
 TEST(Options, HostileRecordedOptionsAreErrors) {

@@ -111,7 +111,7 @@ static std::string afterOptions(const nlohmann::ordered_json &before,
 }
 
 static std::string lossAfter(const char *rl, const char *before,
-                             const char *own) {
+                             const nlohmann::ordered_json &own) {
   return afterOptions({{"rl", rl}, {"loss_type", before}},
                       {{"rl", rl}, {"loss_type", own}});
 }
@@ -138,6 +138,9 @@ TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
   EXPECT_EQ(lossAfter("dpo", "hinge", "ipo"),
             "'c' cannot be resumed: its --loss-type is \"hinge\", but this "
             "run's is \"ipo\"");
+  EXPECT_EQ(lossAfter("dpo", "auto", {"sigmoid", "sft"}),
+            "'c' cannot be resumed: its --loss-type is \"sigmoid\", but this "
+            "run's is [\"sigmoid\",\"sft\"]");
   EXPECT_EQ(lossAfter("kto", "auto", "apo_zero_unpaired"),
             "'c' cannot be resumed: its --loss-type is \"kto\", but this "
             "run's is \"apo_zero_unpaired\"");

@@ -49,11 +49,14 @@ std::string Translation::valueOf(std::string_view option) const {
 std::string Translation::objective() const {
   if (const std::string flag = flagOf("rl"); !flag.empty())
     return flag;
-  if (const json *rl = find("rl"))
-    return foreignNameOf(*rl) == "ipo" ? "dpo" : foreignNameOf(*rl);
-  const json *stage = find("stage");
-  return !stage || foreignNameOf(*stage) == "sft" ? "none"
-                                                  : foreignNameOf(*stage);
+  const json *rl = find("rl"), *loss = find("pref_loss");
+  if (!rl)
+    rl = find("stage");
+  const std::string word = rl ? foreignNameOf(*rl) : "none";
+  const bool isSimpo = loss && foreignNameOf(*loss) == "simpo";
+  if (word == "simpo" || (word == "dpo" && isSimpo))
+    return "cpo";
+  return word == "ipo" ? "dpo" : word == "sft" ? "none" : word;
 }
 
 Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {

@@ -127,7 +127,7 @@ static Status addEntry(const json &set, const std::string &rl,
                            "openai",
                            formatting);
   const bool ranks = foreignNameOf(set.value("ranking", json(false))) == "true";
-  const bool wantsPairs = rl == "dpo" || rl == "orpo";
+  const bool wantsPairs = rl == "dpo" || rl == "cpo" || rl == "orpo";
   if (ranks && !wantsPairs)
     return Status::invalid("has pairs ('ranking'), which need stage: dpo");
   if (wantsPairs && !ranks)

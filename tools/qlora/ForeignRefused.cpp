@@ -67,8 +67,13 @@ static const ForeignRow kWithRemedy[] = {
      "", kOff,
      "configures a second model: here the reference is the base without its "
      "adapter"},
-    {"dpo_loss_weights loss_weights", "", "[1] [1.0] [\"1\"] [\"1.0\"] none",
-     "adds several losses, which is not supported: write one loss_type"},
+    {"rpo_alpha", "", kOff,
+     "is not a key of TRL since 0.29: write loss_type: [sigmoid, sft] and "
+     "loss_weights: [1, ALPHA]"},
+    {"pref_ftx", "", kOff,
+     "adds the mean loss per token of each chosen answer, with equal weights "
+     "of answers, which is not supported: remove it, or for equal weights of "
+     "tokens write loss_type: [sigmoid, sft] and loss_weights"},
     {"parallelism_config", "", kOff,
      "is not supported: write parallel, such as parallel: fsdp=2,cp=2"},
     {"trl", "", kOff,
@@ -112,9 +117,8 @@ static const ForeignRow kMethods[] = {
      "", kOff,
      "configures an unsupported optimizer: remove it, and choose one with "
      "optim"},
-    {"label_smoothing label_smoothing_factor dpo_label_smoothing "
-     "rl_label_smoothing pref_ftx pref_bco_weight rpo_alpha "
-     "ld_alpha use_weighting dpo_use_weighting dpo_norm_loss "
+    {"label_smoothing_factor rl_label_smoothing pref_bco_weight ld_alpha "
+     "use_weighting dpo_use_weighting dpo_norm_loss "
      "liger_use_token_scaling use_dft_loss use_asft_loss use_eaft_loss "
      "use_eaft",
      "", kOff, "changes the loss in an unsupported way: remove it"},

@@ -48,14 +48,12 @@ static const ForeignRow kTranslatedRows[] = {
     {"max_new_tokens", "generation_max_new_tokens", kAny, ""},
     {"stage", "rl", "sft=none dpo=dpo kto=kto",
      "is not supported: write sft, kto or dpo, or rl: orpo for ORPO"},
-    {"pref_loss", "loss_type", "sigmoid hinge ipo",
-     "is not supported: write sigmoid, hinge or ipo. LLaMA-Factory's orpo has "
-     "only answers in the loss; for TRL's, which also has prompts, replace "
-     "stage with rl: orpo"},
-    // A list of losses in axolotl and TRL, which add them.
-    {"dpo_loss_type loss_type", "loss_type",
-     "[\"sigmoid\"]=sigmoid [\"hinge\"]=hinge [\"ipo\"]=ipo nll=auto *", ""},
-    {"rl", "rl", "ipo=dpo *", ""}, // translateObjective()
+    {"pref_loss", "loss_type", "sigmoid hinge ipo simpo",
+     "is not supported: write sigmoid, hinge, ipo or simpo. LLaMA-Factory's "
+     "orpo has only answers in the loss; for TRL's, which also has prompts, "
+     "replace stage with rl: orpo"},
+    {"dpo_loss_type loss_type", "loss_type", "nll=auto *", ""},
+    {"rl", "rl", "ipo=dpo simpo=cpo *", ""}, // translateObjective()
     {"additional_target", "modules_to_save", kAny, ""},
     {"peft_use_rslora", "use_rslora", kAny, ""},
     {"peft_layers_pattern", "layers_pattern", kAny, ""},

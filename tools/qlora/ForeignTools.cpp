@@ -91,7 +91,7 @@ static const ToolKeys kToolKeys[] = {
     {kTrl, "lora_dropout", "0.05"},
     {kTrl, "gradient_checkpointing", "true"},
     {kTrl, "learning_rate", "2e-5", "none"},
-    {kTrl, "learning_rate", "1e-6", "dpo kto orpo"},
+    {kTrl, "learning_rate", "1e-6", "dpo cpo kto orpo"},
     {kTrl, "assistant_only_loss", "false", "none"},
     {kTrl,
      "dataset_name dataset_config dataset_train_split dataset_test_split "

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
 #include "tools/qlora/HubData.h"
@@ -57,6 +58,7 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"per_device_eval_batch_size", &Translation::translateEvalBatch},
      {"batch_size", &Translation::translateBatch},
      {"rl", &Translation::translateObjective},
+     {"stage", &Translation::translateObjective},
      {"warmup_steps", &Translation::translateWarmup},
      {"warmup_ratio", &Translation::translateWarmup},
      {"lr_scheduler", &Translation::translateScheduler},
@@ -247,7 +249,9 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
     return Status::ok();
   const json *loss = find("loss_type"), *bits = find("load_in_8bit");
   const json *activations = find("llm_int8_activations");
-  if (rl == "orpo" ||
+  const bool addsTokens =
+      loss && dumpJson(*loss).find("\"sft\"") != std::string::npos;
+  if (rl == "orpo" || (rl == "cpo" && !find("pref_loss")) || addsTokens ||
       (rl == "kto" && !(loss && foreignNameOf(*loss) == "apo_zero_unpaired")))
     return Status::invalid(
         "differs from the training batch size, which evaluation uses, and "
@@ -264,11 +268,19 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Adds the loss of axolotl's objective ipo, which is DPO with this loss.
+/// Adds the loss of axolotl's objectives ipo and simpo, which are DPO and CPO
+/// with these losses. LLaMA-Factory's loss simpo is CPO without the loss of
+/// chosen tokens.
 Status Translation::translateObjective(const YamlEntry &entry) {
-  if (foreignNameOf(entry.value) == "ipo")
-    add(entry, "loss_type", "ipo");
-  return translateRow(entry);
+  const std::string word = foreignNameOf(entry.value);
+  if (word == "ipo" || word == "simpo")
+    add(entry, "loss_type", word);
+  const json *loss = find("pref_loss");
+  if (word != "dpo" || !loss || foreignNameOf(*loss) != "simpo")
+    return translateRow(entry);
+  add(entry, "rl", "cpo");
+  add(entry, "cpo_alpha", "0");
+  return Status::ok();
 }
 
 /// Translates axolotl's batch_size, the rows per step, to accumulation steps.

@@ -15,6 +15,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Data/DataFiles.h"
+#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/Training.h"
 #include "runtime/Watch/RunFolder.h"
@@ -50,7 +51,8 @@ static std::string row(const std::string &name, const std::string &value) {
   return fmt::format("| {} | {} |\n", markdown(name), markdown(value));
 }
 
-static std::string header(const std::string &base, bool isModel) {
+static std::string header(const std::string &base, bool isModel,
+                          const std::string &rl) {
   YAML::Emitter yaml;
   yaml << YAML::BeginMap;
   yaml << YAML::Key << "base_model" << YAML::Value << YAML::DoubleQuoted
@@ -63,6 +65,8 @@ static std::string header(const std::string &base, bool isModel) {
        << (isModel ? "base_model:finetune:" : "base_model:adapter:") + base;
   if (!isModel)
     yaml << "lora";
+  if (rl != "none")
+    yaml << rl;
   yaml << "qlora" << YAML::EndSeq;
   yaml << YAML::EndMap;
   return fmt::format("---\n{}\n---\n", yaml.c_str());
@@ -97,6 +101,29 @@ static std::string loadingText(const Run &run, const std::string &base) {
                      dumpJson(json(base)), name);
 }
 
+static std::string plainText(const nlohmann::ordered_json &value) {
+  return value.is_string() ? value.get<std::string>() : dumpJson(value);
+}
+
+/// Returns rows of the training objective; none for next tokens.
+static std::string objectiveRows(const Options &options) {
+  const std::string rl = options.text("rl");
+  if (rl == "none")
+    return "";
+  std::string text =
+      row("rl", rl) + row("beta", plainText(options.value("beta")));
+  const Options defaults;
+  const nlohmann::ordered_json loss = lossOf(rl, options.value("loss_type"));
+  if (loss != "")
+    text += row("loss_type", plainText(loss));
+  for (const char *name :
+       {"loss_weights", "label_smoothing", "discopop_tau", "simpo_gamma",
+        "cpo_alpha", "desirable_weight", "undesirable_weight"})
+    if (options.value(name) != defaults.value(name))
+      text += row(name, plainText(options.value(name)));
+  return text;
+}
+
 static std::string settingsText(const Run &run) {
   static constexpr std::string_view kNames =
       "learning_rate lr_scheduler_type warmup_ratio warmup_steps "
@@ -104,11 +131,11 @@ static std::string settingsText(const Run &run) {
       "weight_decay max_grad_norm seed finetuning_type lora_r lora_alpha "
       "lora_dropout lora_target_modules use_rslora use_dora lora_bias "
       "modules_to_save trainable_token_indices load_in_4bit compute_dtype";
-  std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
+  std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n" +
+                     objectiveRows(run.options);
   for (const std::string_view name : splitWords(kNames)) {
     const nlohmann::ordered_json &value = run.options.value(name);
-    text += row(std::string(name),
-                value.is_string() ? value.get<std::string>() : dumpJson(value));
+    text += row(std::string(name), plainText(value));
   }
   const StepShape step = run.stepShape;
   text += row("gradient_accumulation_steps", std::to_string(step.accumulation));
@@ -130,9 +157,16 @@ static std::string rowsText(const Run &run, const DataSummary &data) {
          row("tokens in the loss", count(data.labelledTokens)) + "\n";
 }
 
-/// Returns text such as "3.1416 (perplexity 23.14) after step 20".
+/// Returns text such as "3.1416 (perplexity 23.14) after step 20", or for pairs
+/// "0.6512 (reward accuracy 75.0 %, margin 0.0912) after step 20".
 static std::string evaluationText(const json &line) {
   const double loss = line["eval_loss"].get<double>();
+  if (line.contains("eval_rewards/accuracies"))
+    return fmt::format(
+        "{:.4f} (reward accuracy {:.1f} %, margin {:.4f}) after "
+        "step {}",
+        loss, 100 * line["eval_rewards/accuracies"].get<double>(),
+        line["eval_rewards/margins"].get<double>(), dumpJson(line["step"]));
   return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
                      std::exp(loss), dumpJson(line["step"]));
 }
@@ -167,10 +201,13 @@ static std::string cardOf(const Run &run, const DataSummary &data,
                           std::string_view metrics) {
   const std::string base = validText(modelName(run.options));
   const bool isModel = trainsModel(run.module);
-  return fmt::format("{}{}\n\n# {} {}\n\nTrained with qlora {}.\n\n",
-                     header(base, isModel), kMark,
-                     isModel ? "Fine-tuned" : "LoRA adapter of",
-                     markdown(base), QLORA_VERSION) +
+  const std::string rl = run.options.text("rl");
+  return fmt::format("{}{}\n\n# {} {}\n\nTrained with qlora {}{}.\n\n",
+                     header(base, isModel, rl), kMark,
+                     isModel ? "Fine-tuned" : "LoRA adapter of", markdown(base),
+                     QLORA_VERSION,
+                     rl == "none" ? ""
+                                  : " on preferences (`--rl " + rl + "`)") +
          loadingText(run, base) + rowsText(run, data) + settingsText(run) +
          resultsText(run, result, metrics);
 }

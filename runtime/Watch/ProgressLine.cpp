@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "runtime/Base/Amounts.h"
 
@@ -18,21 +20,39 @@ static size_t stepWidth(int64_t totalSteps) {
 }
 
 static constexpr const char *kStepColumns =
-    "{:>{}} {:>7} {:>8} {:>9} {:>8} {:>7} {:>7} {:>9}";
+    "{:>{}} {:>7} {:>8}{} {:>9} {:>8} {:>7}{} {:>9}";
 
-std::string stepHeading(int64_t totalSteps) {
+/// Returns the columns of rewards after the loss, or else of the speed.
+static std::pair<std::string, std::string> middle(bool hasRewards,
+                                                  std::string_view accuracy,
+                                                  std::string_view margin,
+                                                  std::string_view speed) {
+  if (hasRewards)
+    return {fmt::format(" {:>4} {:>7}", accuracy, margin), ""};
+  return {"", fmt::format(" {:>7}", speed)};
+}
+
+std::string stepHeading(int64_t totalSteps, bool hasRewards) {
+  const auto [rewards, speed] = middle(hasRewards, "acc", "margin", "tok/s");
   return fmt::format(kStepColumns, "step", stepWidth(totalSteps), "epoch",
-                     "loss", "grad norm", "lr", "ms/step", "tok/s",
+                     "loss", rewards, "grad norm", "lr", "ms/step", speed,
                      "time left");
 }
 
 std::string stepLine(const StepReport &r) {
-  return fmt::format(
-      kStepColumns, fmt::format("{}/{}", r.step, r.totalSteps),
-      stepWidth(r.totalSteps), fmt::format("{:.2f}", r.epoch),
-      fmt::format("{:.4f}", r.loss), formatShort(r.gradNorm),
-      formatShort(r.learningRate), fmt::format("{:.0f}", r.stepSeconds * 1e3),
-      formatRate(r.tokensPerSecond), formatDuration(r.etaSeconds));
+  const auto number = [](double value, int digits) {
+    return std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, digits);
+  };
+  const RewardReport own = r.rewards.value_or(RewardReport());
+  const auto [rewards, speed] =
+      middle(r.rewards.has_value(), number(own.accuracy, 2),
+             number(own.margin, 3), formatRate(r.tokensPerSecond));
+  return fmt::format(kStepColumns, fmt::format("{}/{}", r.step, r.totalSteps),
+                     stepWidth(r.totalSteps), fmt::format("{:.2f}", r.epoch),
+                     fmt::format("{:.4f}", r.loss), rewards,
+                     formatShort(r.gradNorm), formatShort(r.learningRate),
+                     fmt::format("{:.0f}", r.stepSeconds * 1e3), speed,
+                     formatDuration(r.etaSeconds));
 }
 
 /// Returns "1.2 GiB/s, 0:00:12 left"; empty if there is no rate yet.

@@ -7,9 +7,16 @@
 #define QLORA_RUNTIME_WATCH_PROGRESSLINE_H
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace qlora {
+
+/// Mean rewards of a logged step's preferences. NaN: unknown.
+struct RewardReport {
+  double accuracy = 0; ///< share of pairs with the larger chosen reward
+  double margin = 0;   ///< chosen less rejected
+};
 
 /// One logged step.
 struct StepReport {
@@ -22,11 +29,13 @@ struct StepReport {
   double stepSeconds = 0;
   double tokensPerSecond = 0; ///< sum of all ranks
   double etaSeconds = 0;
+  std::optional<RewardReport> rewards = {};
 };
 
 /// Heading of stepLine(). Both fit into 80 columns up to a million steps.
-std::string stepHeading(int64_t totalSteps);
-/// For example: 120/1000 1.44 1.2345 0.87 1.9e-4 812 40.3k 0:12:10
+std::string stepHeading(int64_t totalSteps, bool hasRewards = false);
+/// For example: 120/1000 1.44 1.2345 0.87 1.9e-4 812 40.3k 0:12:10. With
+/// rewards: 120/1000 1.44 0.4321 0.75 1.234 0.87 1.9e-4 812 0:12:10
 std::string stepLine(const StepReport &report);
 
 /// The state of a progress bar or line.

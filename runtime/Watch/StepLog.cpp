@@ -219,6 +219,16 @@ void addSums(nlohmann::ordered_json &values, const std::string &prefix,
     addAnswers(values, prefix, sums);
 }
 
+/// Returns the logged means of rewards, if the objective has rewards.
+static std::optional<RewardReport>
+rewardsOf(const nlohmann::ordered_json &values, const LossSums &sums) {
+  if (sums.of() == LossSums::Of::kTokens)
+    return std::nullopt;
+  const double unknown = std::nan("");
+  return RewardReport{values.value("rewards/accuracies", unknown),
+                      values.value("rewards/margins", unknown)};
+}
+
 Status StepLog::log() {
   const HostSlice slice(run.profiler, HostWork::kLog);
   const double seconds = secondsSince(window.start);
@@ -241,8 +251,6 @@ Status StepLog::log() {
   report.etaSeconds = secondsSince(start) /
                       static_cast<double>(report.step - firstStep) *
                       static_cast<double>(run.totalSteps - report.step);
-  if (!std::exchange(hasHeading, true))
-    run.metrics->say(stepHeading(run.totalSteps));
   nlohmann::ordered_json values = {
       {"step", report.step},
       {"loss", report.loss},
@@ -253,6 +261,9 @@ Status StepLog::log() {
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
   addSums(values, "", logged.sums, run.routerFactor);
+  report.rewards = rewardsOf(values, logged.sums);
+  if (!std::exchange(hasHeading, true))
+    run.metrics->say(stepHeading(run.totalSteps, report.rewards.has_value()));
   if (std::isfinite(logged.waits))
     values["exposed_communication"] =
         logged.waits / static_cast<double>(logged.steps);

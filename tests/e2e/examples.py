@@ -85,6 +85,10 @@ def check_dpo(out):
     falls(rows(f"{out}/dpo"), 4)
     *_, accuracy = rows(f"{out}/dpo", "rewards/accuracies").values()
     assert accuracy > 0.95, accuracy
+    with open(f"{out}/dpo/README.md") as file:
+        card = file.read()
+    for line in ("- dpo\n", "| rl | dpo |", "| loss\\_type | sigmoid |"):
+        assert line in card, card
 
 
 def check_ranks(out):

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -24,6 +25,15 @@ TEST(ProgressLine, StepLinesStandUnderTheirHeading) {
   EXPECT_EQ(stepLine(report),
             " 120/1000    1.44   1.2345      0.87   1.9e-4     812   40.3k "
             "  0:12:10");
+  report.rewards = RewardReport{0.75, 1.2345};
+  EXPECT_EQ(stepHeading(1000, true),
+            "     step   epoch     loss  acc  margin grad norm       lr "
+            "ms/step time left");
+  EXPECT_EQ(stepLine(report),
+            " 120/1000    1.44   1.2345 0.75   1.234      0.87   1.9e-4 "
+            "    812   0:12:10");
+  report.rewards->accuracy = std::nan("");
+  EXPECT_NE(stepLine(report).find("  1.2345    -   1.234"), std::string::npos);
   report.totalSteps = 999999;
   report.step = 999998;
   report.epoch = 9999.99;
@@ -31,6 +41,9 @@ TEST(ProgressLine, StepLinesStandUnderTheirHeading) {
   report.gradNorm = -1.2e-5;
   report.stepSeconds = 100;
   report.etaSeconds = 99 * 3600;
+  EXPECT_LE(stepLine(report).size(), 80u);
+  EXPECT_EQ(stepLine(report).size(), stepHeading(999999, true).size());
+  report.rewards.reset();
   EXPECT_LE(stepLine(report).size(), 80u);
   EXPECT_EQ(stepLine(report).size(), stepHeading(999999).size());
 }

@@ -196,7 +196,7 @@ static std::vector<ScheduleParameter> parametersOf(const ScheduleRow &row) {
 static StatusOr<double> numberOf(std::string_view text) {
   QLORA_ASSIGN_OR_RETURN(const double number, parseNumber<double>(text));
   if (number < 0)
-    return Status::invalid("expects at least 0, but got {}", text);
+    return Status::invalid("expects at least {}, but got {}", 0, text);
   return number;
 }
 

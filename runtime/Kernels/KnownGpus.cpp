@@ -50,6 +50,7 @@ namespace {
 /// One row of the table of GPUs. Gbps members are in 10^9 bytes per second.
 struct Gpu {
   std::string_view name, title;
+  std::string_view words; ///< of the driver's name, such as "rtx 4090"
   int64_t multiprocessors;
   double memoryGb;
   double clockGhz;
@@ -62,31 +63,208 @@ struct Gpu {
 };
 
 constexpr Gpu kGpus[] = {
+    // As the row below, with 1.555 TB/s.
+    {"a100-40",
+     "NVIDIA A100 SXM 40 GB",
+     "a100 sxm4 40gb",
+     108,
+     40,
+     1.41,
+     250,
+     15,
+     {{150, 190}, {120, 165}},
+     {{138, 148}, {87, 93}},
+     1400,
+     246,
+     23,
+     8,
+     26},
     // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s per GPU.
     // cuDNN's attention at 8,192 tokens: assumed within 50 to 73 % of the peak,
     // like FlashAttention-2 (Dao, 2023). At 2,048: the H200's ratio.
-    {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
-     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
+    {"a100",
+     "NVIDIA A100 SXM 80 GB",
+     "a100",
+     108,
+     80,
+     1.41,
+     250,
+     15,
+     {{150, 190}, {120, 165}},
+     {{138, 148}, {87, 93}},
+     1830,
+     246,
+     23,
+     8,
+     26},
     // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. Assumed: GEMMs reach
     // 700 TFLOP/s (H200: 790), and cuDNN's attention is slower by the same
     // ratio. Copies: 0.87 of the peak.
-    {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
-     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
+    {"h100",
+     "NVIDIA H100 SXM",
+     "h100",
+     132,
+     80,
+     1.755,
+     700,
+     50,
+     {{425, 540}, {328, 450}},
+     {{210, 225}, {130, 140}},
+     2900,
+     370,
+     48,
+     8,
+     52},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s per GPU.
-    {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
-     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8, 52},
+    {"h200",
+     "NVIDIA H200 SXM",
+     "h200",
+     132,
+     141,
+     1.755,
+     790,
+     50,
+     {{480, 610}, {370, 510}},
+     {{210, 225}, {130, 140}},
+     4300,
+     370,
+     48,
+     8,
+     52},
     // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
     // cuDNN's attention is scaled by the peaks.
-    {"b200", "NVIDIA B200", 148, 180, 1.85, 1800, 56,
-     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}},
-     6930, 740, 48, 8, 52},
-    // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. Links: PCIe 4.0
+    {"b200",
+     "NVIDIA B200",
+     "b200",
+     148,
+     180,
+     1.85,
+     1800,
+     56,
+     {{1090, 1390}, {840, 1160}},
+     {{249, 266}, {156, 167}},
+     6930,
+     740,
+     48,
+     8,
+     52},
+    // All rows below have no NVLink in use. Links: PCIe 4.0 (5.0 for Blackwell)
     // through the host, and 25 Gb/s Ethernet. cuDNN's attention is scaled by
     // the peaks. This project's attention is limited by the tensor cores, not
     // by shared memory: half of the bf16 peak at 8,192 tokens. In the backward,
     // 5 of 7 matmuls are needed.
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
-     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8, 26},
+    // Peaks: 71 bf16 with f32 sums, 35.6 f32, 0.936 TB/s.
+    {"rtx3090",
+     "NVIDIA GeForce RTX 3090",
+     "rtx 3090",
+     82,
+     24,
+     1.695,
+     57,
+     27,
+     {{34.5, 43.8}, {26.6, 36.6}},
+     {{33.2, 35.5}, {23.7, 25.4}},
+     842,
+     10,
+     3,
+     8,
+     26},
+    // Peaks: 125 bf16, 31.2 f32, 0.6 TB/s.
+    {"a10",
+     "NVIDIA A10",
+     "a10",
+     72,
+     24,
+     1.695,
+     100,
+     23,
+     {{60.7, 77.1}, {46.8, 64.5}},
+     {{58.4, 62.5}, {41.7, 44.6}},
+     540,
+     10,
+     3,
+     8,
+     26},
+    // Peaks: 121 bf16, 30.3 f32, 0.3 TB/s.
+    {"l4",
+     "NVIDIA L4",
+     "l4",
+     58,
+     24,
+     2.04,
+     97,
+     23,
+     {{58.7, 74.6}, {45.3, 62.4}},
+     {{56.5, 60.5}, {40.4, 43.2}},
+     270,
+     10,
+     3,
+     8,
+     26},
+    // Peaks: 362 bf16, 91.6 f32, 0.864 TB/s.
+    {"l40s",
+     "NVIDIA L40S",
+     "l40s",
+     142,
+     48,
+     2.52,
+     290,
+     69,
+     {{176, 223}, {135, 187}},
+     {{169, 181}, {121, 129}},
+     778,
+     10,
+     3,
+     8,
+     26},
+    // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s.
+    {"rtx4090",
+     "NVIDIA GeForce RTX 4090",
+     "rtx 4090",
+     128,
+     24,
+     2.52,
+     132,
+     62,
+     {{80, 102}, {62, 86}},
+     {{78, 83}, {56, 60}},
+     907,
+     10,
+     3,
+     8,
+     26},
+    // Peaks: 209.5 bf16 with f32 sums, 104.8 f32, 1.792 TB/s.
+    {"rtx5090",
+     "NVIDIA GeForce RTX 5090",
+     "rtx 5090",
+     170,
+     32,
+     2.407,
+     168,
+     79,
+     {{102, 129}, {78, 108}},
+     {{98, 105}, {70, 75}},
+     1613,
+     20,
+     3,
+     8,
+     52},
+    // Peaks of the workstation edition: 503.8 bf16, 126 f32, 1.792 TB/s.
+    {"rtxpro6000",
+     "NVIDIA RTX PRO 6000 Blackwell",
+     "rtx pro 6000 blackwell",
+     188,
+     96,
+     2.617,
+     403,
+     94,
+     {{245, 311}, {189, 260}},
+     {{235, 252}, {168, 180}},
+     1613,
+     20,
+     3,
+     8,
+     52},
 };
 
 AttentionRate inGflops(const AttentionRate &tflops) {
@@ -132,18 +310,28 @@ std::span<const std::string_view> qlora::knownGpus() {
   return names;
 }
 
+/// Returns the words of a GPU's name in lower case, each between spaces.
+static std::string wordsOfGpu(std::string_view driverName) {
+  std::string words = " ";
+  for (const char letter : driverName) {
+    const auto code = static_cast<unsigned char>(letter);
+    words += std::isalnum(code) ? static_cast<char>(std::tolower(code)) : ' ';
+  }
+  return words + " ";
+}
+
 std::optional<DeviceProfile> qlora::profileOfGpu(std::string_view driverName) {
-  std::string name;
-  for (const char letter : driverName)
-    if (letter != ' ')
-      name +=
-          static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const std::string words = wordsOfGpu(driverName);
+  const auto has = [&](std::string_view some) {
+    return words.find(fmt::format(" {} ", some)) != std::string::npos;
+  };
   // Profiles do not apply to other variants of a chip, or to MIG instances.
-  for (const std::string_view other : {"mig", "pcie", "nvl", "laptop"})
-    if (name.find(other) != std::string::npos)
+  for (const char *other :
+       {"mig", "pcie", "nvl", "laptop", "ti", "super", "d", "max"})
+    if (has(other))
       return std::nullopt;
   for (const Gpu &gpu : kGpus)
-    if (name.find(gpu.name) != std::string::npos)
+    if (has(gpu.words))
       return profileOf(gpu);
   return std::nullopt;
 }

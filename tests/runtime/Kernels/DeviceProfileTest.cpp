@@ -257,8 +257,9 @@ TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
   ASSERT_FALSE(unknown.isOk());
   EXPECT_EQ(
       unknown.status().message(),
-      "'h201' is neither a known GPU (a100, h100, h200, b200, rtx4090) nor a "
-      "readable file; write one for this machine with qlora-run --calibrate");
+      "'h201' is neither a known GPU (a100-40, a100, h100, h200, b200, "
+      "rtx3090, a10, l4, l40s, rtx4090, rtx5090, rtxpro6000) nor a readable "
+      "file; write one for this machine with qlora-run --calibrate");
 }
 
 TEST_F(DeviceProfileTest, AProfileOfTheOtherKindIsRefused) {

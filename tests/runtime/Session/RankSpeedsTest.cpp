@@ -96,10 +96,20 @@ TEST(PredictedSpeeds, GpusAreFoundByTheNamesOfTheirDrivers) {
             "NVIDIA A100 SXM 80 GB");
   EXPECT_EQ(profileOfGpu("NVIDIA GeForce RTX 4090")->cpu,
             "NVIDIA GeForce RTX 4090");
+  EXPECT_EQ(profileOfGpu("NVIDIA A100-SXM4-40GB")->cpu,
+            "NVIDIA A100 SXM 40 GB");
+  EXPECT_EQ(profileOfGpu("NVIDIA L40S")->cpu, "NVIDIA L40S");
+  EXPECT_EQ(profileOfGpu("NVIDIA L4")->cpu, "NVIDIA L4");
+  EXPECT_EQ(profileOfGpu("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
+                ->gpu->memoryGb,
+            96);
   for (const char *other :
        {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "Software sm_90",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA GeForce RTX 4090 Laptop GPU"})
+        "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 3090 Ti", "NVIDIA A10G", "NVIDIA L40",
+        "NVIDIA RTX 6000 Ada Generation",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"})
     EXPECT_FALSE(profileOfGpu(other)) << other;
   EXPECT_FALSE(profileOfGpu(""));
 }

@@ -285,11 +285,13 @@ TEST_F(Session, MistakesAreOneLine) {
        "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon, rmsprop"},
       {{"--device", "gpu"},
        "--device: 'gpu' is not supported; choose from: auto, cpu, cuda, null. "
-       "To predict a step: --simulate with one of a100, h100, h200, b200, "
-       "rtx4090, or a device.json"},
+       "To predict a step: --simulate with one of a100-40, a100, h100, h200, "
+       "b200, rtx3090, a10, l4, l40s, rtx4090, rtx5090, rtxpro6000, or a "
+       "device.json"},
       {{"--simulate", "h201"},
-       "--simulate h201: 'h201' is neither a known GPU (a100, h100, h200, "
-       "b200, rtx4090) nor a readable file; write one for this machine with "
+       "--simulate h201: 'h201' is neither a known GPU (a100-40, a100, h100, "
+       "h200, b200, rtx3090, a10, l4, l40s, rtx4090, rtx5090, rtxpro6000) nor "
+       "a readable file; write one for this machine with "
        "qlora-run --calibrate"},
       {{"--train-file", "/nonexistent:2", "--train-file", "b.jsonl:x"},
        "--train-file: the weight 'x' is not a number above 0 and up to 1000"},

@@ -39,8 +39,10 @@ static ChartLine lineOver(Over over, const RunFolder &run, const char *key) {
   return {run.name, points};
 }
 
-/// Lists the settings that differ between the runs.
-static Table differencesTable(const std::vector<RunFolder> &runs) {
+/// Returns the settings that differ between the runs: rows of a name and a
+/// value for each run.
+static std::vector<TextRow>
+differingSettings(const std::vector<RunFolder> &runs) {
   std::vector<TextRow> rows;
   for (const OptionRow &option : optionTable()) {
     if (std::string_view(option.name) == "output_dir")
@@ -52,7 +54,16 @@ static Table differencesTable(const std::vector<RunFolder> &runs) {
     if (std::ranges::count(row, row[1]) < std::ssize(runs))
       rows.push_back(std::move(row));
   }
-  return {"Settings that differ", std::move(rows)};
+  return rows;
+}
+
+/// Formats the settings that differ, such as "lora_r  16 | 64".
+static std::string differencesText(const std::vector<RunFolder> &runs) {
+  std::string text;
+  for (const TextRow &row : differingSettings(runs))
+    text += fmt::format("{:<21}  {}\n", row[0],
+                        fmt::join(row.begin() + 1, row.end(), " | "));
+  return text.empty() ? "no option differs\n" : text;
 }
 
 std::string comparisonPage(const std::vector<RunFolder> &runs,
@@ -80,17 +91,18 @@ std::string comparisonPage(const std::vector<RunFolder> &runs,
       "Side by side", std::move(rows), std::move(head),
       "Compared with the first run. Verdicts use the bootstrap: an interval of "
       "95 % that contains no difference is a tie."};
-  return pageHtml({fmt::format("{}", fmt::join(names, ", ")),
-                   notes,
-                   charts,
-                   {sideBySide, differencesTable(runs)}});
+  return pageHtml(
+      {fmt::format("{}", fmt::join(names, ", ")),
+       notes,
+       charts,
+       {sideBySide, {"Settings that differ", differingSettings(runs)}}});
 }
 
 StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
                                       const std::string &page) {
   const auto compared = compareRuns(runs);
   QLORA_RETURN_IF_ERROR(replaceWholeFile(page, comparisonPage(runs, compared)));
-  return comparisonTable(compared) +
+  return differencesText(runs) + "\n" + comparisonTable(compared) +
          fmt::format("\npage written to {}\n", shownPath(page));
 }
 

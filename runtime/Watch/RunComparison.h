@@ -69,7 +69,8 @@ std::string comparisonTable(const std::vector<ComparedRun> &runs);
 std::string comparisonPage(const std::vector<RunFolder> &runs,
                            const std::vector<ComparedRun> &compared);
 
-/// Writes the page of comparisonPage(). Returns the table and the page's path.
+/// Writes the page of comparisonPage(). Returns the options that differ, the
+/// table and the page's path.
 StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
                                       const std::string &page);
 

@@ -19,6 +19,10 @@ class CompareTest(QloraTest):
         lines = done.stdout.splitlines()
         names = ["gpus=1,weight_decay=0", "gpus=1,weight_decay=0.1",
                  "gpus=2,weight_decay=0", "gpus=2,weight_decay=0.1"]
+        # The first lines name the options that differ.
+        self.assertEqual(lines[:2], [
+            "weight_decay           0.0 | 0.1 | 0.0 | 0.1", ""])
+        lines = lines[2:]
         self.assertEqual(lines[0].split(), names)
         rows = {line[:21].strip(): line[21:].split() for line in lines}
         self.assertEqual(rows["ranks"], ["1", "1", "2", "2"])

@@ -31,6 +31,29 @@ class ShowTest(ToolTest):
         return [json.loads(line) for line in text.splitlines()]
 
 
+class EndTest(ShowTest):
+    def test_a_row_whose_loss_has_no_end_token_gets_a_warning(self):
+        """A template that ends turns with plain text teaches no end token."""
+        warning = "warning: the last token in the loss is no end token"
+        for template, ends in (
+                (CHATML, True),
+                (CHATML.replace("<|im_end|>", "END"), False)):
+            with self.subTest(ends=ends):
+                self.make_model(template)
+                self.write_data(TALK)
+                self.assertEqual([row["ends"] for row in self.objects()],
+                                 [ends])
+                self.assertEqual(warning in self.shown(), not ends)
+
+    def test_completions_end_with_the_end_token(self):
+        self.make_model()
+        self.write_data(SAID)
+        self.assertEqual([row["ends"] for row in self.objects()], [True])
+        # The end of a row that is cut says nothing.
+        self.assertEqual([row["ends"] for row in
+                          self.objects("--max-length=3")], [True])
+
+
 class SameTokensTest(ShowTest):
     """Checks that the shown tokens are those that the conversion writes, and
     that showing the written file gives the same."""

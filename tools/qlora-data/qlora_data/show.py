@@ -42,6 +42,18 @@ class ShownRow:
                 "tokens_cut": self.cut, "left_out": self.left_out}
 
 
+def _ends(tokenizer: TextTokenizer, row: ShownRow) -> bool:
+    """Returns whether the last token in the loss, apart from spaces, is an end
+    token: one of the tokenizer's added tokens. Without one, the model learns no
+    end of its answers. True for a row without such a token, or that is cut."""
+    last = len(row.labels)
+    while last and (row.labels[last - 1] == IGNORED
+                    or tokenizer.decode([row.ids[last - 1]]).isspace()):
+        last -= 1
+    return not last or row.cut > 0 or (
+        tokenizer.token(row.ids[last - 1]) in tokenizer.added_tokens)
+
+
 def _judged(desirable: object) -> str:
     if desirable is None:
         return ""
@@ -116,8 +128,9 @@ def _printable(line: str) -> str:
 
 def _print_text(tokenizer: TextTokenizer, row: ShownRow,
                 token_ids: bool) -> None:
-    green, plain = (("\033[32m", "\033[0m") if sys.stdout.isatty()
-                    and not os.environ.get("NO_COLOR") else ("", ""))
+    green, yellow, plain = (("\033[32m", "\033[33m", "\033[0m")
+                            if sys.stdout.isatty() and not os.environ.get(
+                                "NO_COLOR") else ("", "", ""))
     counts = row.counts()
     answer = f" ({row.answer})" if row.answer else ""
     cut = f", {row.cut} more are cut" if row.cut else ""
@@ -132,6 +145,9 @@ def _print_text(tokenizer: TextTokenizer, row: ShownRow,
                      for number in row.ids[begin:end]]
         page += [f"{green}loss  {line}{plain}" if in_loss else f"      {line}"
                  for line in lines]
+    if not _ends(tokenizer, row):
+        page.append(f"{yellow}warning: the last token in the loss is no end "
+                    f"token, so answers may not end{plain}")
     print("\n".join(page), end="\n\n")
 
 
@@ -150,6 +166,7 @@ def show(converter: Converter, path: str, chosen: range | list[int],
             texts = [{"text": text, "in_loss": in_loss} for in_loss, _, _, text
                      in _runs(converter.tokenizer, row)]
             print(json.dumps({**row.counts(), "texts": texts,
+                              "ends": _ends(converter.tokenizer, row),
                               "input_ids": row.ids, "labels": row.labels},
                              ensure_ascii=False))
         else:

@@ -254,6 +254,11 @@ def _message(value: object, where: str) -> dict:
     if not isinstance(message.get("role"), str):
         raise DataError(f"{where} has no 'role' string",
                         'write {"role": ..., "content": ...}')
+    if message["role"] in ("human", "gpt"):
+        raise DataError(f"{where} has the role '{message['role']}', a name of "
+                        "sharegpt rows, which chat templates do not know",
+                        "write the role user or assistant, or conversations "
+                        "with 'from' and 'value'")
     _refuse_media(message)
     _check_calls(message, where)
     if "content" in message:

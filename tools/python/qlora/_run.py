@@ -49,9 +49,12 @@ def _nvidia(name: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Makes qlora-data run in this Python, which has the packages, and lets
-    the programs find nvcc and the libraries of qlora[cuda]."""
-    environment = {"QLORA_PYTHON": sys.executable, **os.environ}
+    """Makes qlora-data run in this Python if it has the packages; otherwise
+    qlora-data looks for another one. Lets the programs find nvcc and the
+    libraries of qlora[cuda]."""
+    environment = dict(os.environ)
+    if all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2")):
+        environment.setdefault("QLORA_PYTHON", sys.executable)
     for variable, name in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
         if folders := _nvidia(name):
             environment[variable] = os.pathsep.join(
@@ -72,6 +75,10 @@ def _flags(options: dict[str, Any]) -> list[str]:
         several = (name in ("train_file", "validation_file")
                    and isinstance(value, (list, tuple)))
         for one in value if several else [value]:
+            if several and not isinstance(one, (str, os.PathLike)):
+                raise TypeError(
+                    f"{name}: expects paths of files or folders, but got a "
+                    f"{type(one).__name__}. Fix: write rows to a JSONL file")
             if one is not None:
                 flags.append(f"--{name.replace('_', '-')}={_text(one)}")
     return flags

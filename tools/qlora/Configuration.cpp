@@ -22,6 +22,7 @@
 #include "tools/qlora/HubData.h"
 #include "tools/qlora/MachineFlags.h"
 #include "tools/qlora/OptionSettings.h"
+#include "tools/qlora/StartAdapter.h"
 #include "tools/qloracc/CompilerOptions.h"
 
 namespace qlora {
@@ -281,6 +282,10 @@ StatusOr<Configuration> configure(const CommandLine &line,
   }
   QLORA_RETURN_IF_ERROR(addHubSettings(hubData, settings));
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
+  if (result.program.empty()) {
+    QLORA_ASSIGN_OR_RETURN(std::string text, addStartOptions(result.options));
+    result.notes.push_back(std::move(text));
+  }
   QLORA_RETURN_IF_ERROR(forceSingleGpu(line, result.options));
   QLORA_RETURN_IF_ERROR(result.options.validate());
   QLORA_RETURN_IF_ERROR(findModel(writtenModel(settings, file.entries),

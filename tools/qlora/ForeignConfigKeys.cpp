@@ -173,7 +173,10 @@ Status Translation::addDefaults() {
     const bool findsBatch = valueOf("auto_find_batch_size") == "true";
     const bool isOfSteps = initial.key == "save_strategy";
     const bool isOfBlocks = initial.key == "bnb_4bit_use_double_quant";
-    if ((isLora && valueOf("finetuning_type") == "full") ||
+    // The adapter from which a training starts decides its own shape.
+    const bool isOfStart = isLora && initial.key != "lora_dropout" &&
+                           !valueOf("adapter_name_or_path").empty();
+    if ((isLora && valueOf("finetuning_type") == "full") || isOfStart ||
         (isOfBlocks && valueOf("load_in_4bit") != "true") ||
         (isOfSteps && !valueOf("save_steps").empty()) ||
         (findsBatch && initial.key == "micro_batch_size"))

@@ -5,7 +5,6 @@
 #include "runtime/Predict/MemoryPlan.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -63,19 +62,19 @@ static Json largestEntry(const LoadedModule &module) {
   return largest;
 }
 
-/// Returns the rows for the composition of the activations at their peak.
-static std::vector<PlanRow> activationParts(const LoadedModule &module) {
+std::vector<std::pair<std::string, PlanRow>>
+activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
       {"gathered", "gathered weights"},   {"saved", "saved for the backward"},
       {"recomputed", "recomputed"},       {"decoded", "decoded weights"},
       {"forward", "forward temporaries"}, {"backward", "backward temporaries"}};
   const Json entry = largestEntry(module);
   const Json peak = entry.is_object() ? entry.value("peak", Json()) : Json();
-  std::vector<PlanRow> rows;
+  std::vector<std::pair<std::string, PlanRow>> rows;
   for (const auto &[key, name] : kParts)
     if (peak.is_object() && peak.contains(key) &&
         peak[key].is_number_unsigned())
-      rows.push_back({name, peak[key], 0, "", true, true});
+      rows.push_back({key, {name, peak[key], 0, "", true, true}});
   return rows;
 }
 
@@ -91,7 +90,8 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
                                                       : "",
          !use.onHost});
     if (use.kind == QLORA_ARENA_ACTIVATION)
-      std::ranges::copy(activationParts(module), std::back_inserter(rows));
+      for (auto &[key, row] : activationParts(module))
+        rows.push_back(std::move(row));
   }
   return rows;
 }

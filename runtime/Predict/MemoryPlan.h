@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -29,6 +31,11 @@ struct PlanRow {
 /// Formats the rows, aligned, with a total of the planned (and measured) bytes.
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured);
+
+/// Returns the rows for the composition of the activations at their peak: a key
+/// such as "recomputed", and a row of the table. Empty for old programs.
+std::vector<std::pair<std::string, PlanRow>>
+activationParts(const LoadedModule &module);
 
 /// The memory of a rank. `module` and `device`, which loaded it, outlive this.
 class RunMemory {

@@ -216,6 +216,8 @@ static void addStage(json &to, const StageCount &stage) {
   for (const ArenaUse &use : stage.device->memory())
     memory[std::string(arenaKindName(use.kind))] = use.plannedBytes;
   to["memory_bytes"] = std::move(memory);
+  for (const auto &[key, row] : activationParts(stage.module))
+    to["activation_parts"][key] = row.planned;
   for (const EntryCount &count : stage.entries)
     to["entries"].push_back(countersJson(count));
 }

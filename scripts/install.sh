@@ -6,10 +6,10 @@
 # tokenizers, jinja2, for Parquet and zstd pyarrow, and for qlora serve aiohttp.
 # Tests need numpy and ortools. --tests also installs software for single tests:
 # packaging tools (dpkg-dev, file, help2man, auditwheel), launchers (torchrun,
-# mpirun, Slurm), network namespaces (iproute2, nftables), PEFT, transformers,
-# llama.cpp, TensorBoard, rouge-score, clients (openai, lm_eval), a browser
-# (Chromium), NVML's header, NVIDIA's disassembler, and nvcc if the machine has
-# none.
+# mpirun, Slurm), network namespaces (iproute2, nftables), shells (fish, zsh),
+# PEFT, transformers, llama.cpp, TensorBoard, rouge-score, clients (openai,
+# lm_eval), a browser (Chromium), NVML's header, NVIDIA's disassembler, and nvcc
+# if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,7 @@ packages=(
 )
 [ "${1:-}" != --tests ] || packages+=(
   dpkg-dev file help2man openmpi-bin python3-torch chromium iproute2 nftables
+  fish zsh
   munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins
 )
 missing=()

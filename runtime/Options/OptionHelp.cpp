@@ -136,6 +136,8 @@ std::span<const OptionRow> questionTable() {
 }
 
 std::string commonHelp(const Tool &tool) {
+  if (tool.tables.empty())
+    return fmt::format("{}\nexample:\n{}", tool.usage, tool.example);
   std::string help = fmt::format("{}\noptions:\n", tool.usage);
   for (std::string_view name : tool.common) {
     const OptionRow *row = nullptr;

@@ -19,13 +19,14 @@ const Tool &chatTool() {
             "       qlora chat RUN_DIR [options]\n"
             "       qlora chat TRAIN.so [options]\n"
             "\n"
-            "A conversation on a terminal, where /help lists commands, or in a "
-            "pipe, where each\n"
-            "line of standard input is a message. MODEL is a folder, or a name "
-            "on the Hugging\n"
-            "Face hub; RUN_DIR an output folder of qlora train, whose adapter "
-            "and base are used;\n"
-            "TRAIN.so a program compiled with --generation-batch.\n",
+            "A conversation on a terminal, where /help lists commands, or in "
+            "a pipe, where\n"
+            "each line of standard input is a message. MODEL is a folder, or "
+            "a name on the\n"
+            "Hugging Face hub; RUN_DIR an output folder of qlora train, whose "
+            "adapter and\n"
+            "base are used; TRAIN.so a program compiled with "
+            "--generation-batch.\n",
         .input = "MODEL",
         .common = {"adapter", "system", "max_new_tokens", "temperature",
                    "top_p", "seed", "load_in_4bit", "generation_length"},

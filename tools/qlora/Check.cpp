@@ -40,9 +40,10 @@ const Tool &checkTool() {
         "Prints whether peft, vllm, llama.cpp and ollama can load an adapter "
         "or a model,\n"
         "why not, and what to do instead. With a configuration or a model it "
-        "checks what a\n"
-        "training with these options would write. Exits with 1 if a target "
-        "does not fit.\n";
+        "checks what\n"
+        "a training with these options would write. Exits with 1 if a target "
+        "does not\n"
+        "fit.\n";
     result.common = {"for", "config", "lora_r", "use_dora", "use_rslora",
                      "modules_to_save", "lora_target_modules",
                      "finetuning_type"};

@@ -25,7 +25,7 @@ static const OptionRow kCompareOptions[] = {
      "repeat it for every combination of several options"},
 };
 
-static const Tool &compareTool() {
+const Tool &compareTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
       .usage = "usage: qlora compare DIR DIR ... [--output compare.html]\n"
@@ -119,9 +119,13 @@ compareFolders(const std::vector<std::string> &folders,
 }
 
 StatusOr<std::string> compare(std::span<const std::string> words) {
-  const bool isSweep = std::ranges::any_of(words, [](const std::string &word) {
-    return word == "--sweep" || word.starts_with("--sweep=");
+  const bool asks = std::ranges::any_of(words, [](const std::string &word) {
+    return word == "--help" || word == "-h";
   });
+  const bool isSweep =
+      !asks && std::ranges::any_of(words, [](const std::string &word) {
+        return word == "--sweep" || word.starts_with("--sweep=");
+      });
   if (isSweep) {
     QLORA_ASSIGN_OR_RETURN(const Sweep sweep, parseSweep(words));
     QLORA_ASSIGN_OR_RETURN(const auto folders, trainAll(sweep));

@@ -57,14 +57,14 @@ const Tool &evalTool() {
             "       qlora eval TRAIN.so DATA [options]\n"
             "\n"
             "Answers the prompts of DATA, rows of training data, and compares "
-            "the answers with\n"
-            "the rows': exact match, F1, ROUGE, loss and perplexity. MODEL is "
-            "a folder, or a\n"
-            "name on the Hugging Face hub; RUN_DIR an output folder of qlora "
-            "train, whose\n"
-            "adapter, base and options of the data are used; TRAIN.so a "
-            "program compiled with\n"
-            "--generation-batch.\n",
+            "the answers\n"
+            "with the rows': exact match, F1, ROUGE, loss and perplexity. "
+            "MODEL is a folder,\n"
+            "or a name on the Hugging Face hub; RUN_DIR an output folder of "
+            "qlora train,\n"
+            "whose adapter, base and options of the data are used; TRAIN.so a "
+            "program\n"
+            "compiled with --generation-batch.\n",
         .input = "MODEL",
         .common = {"adapter", "compare_base", "output", "max_rows",
                    "compute_metrics", "json", "gpus", "max_new_tokens",

@@ -79,12 +79,12 @@ const Tool &exportTool() {
       .version = "qlora " QLORA_VERSION "\n",
       .usage = "usage: qlora export RUN_DIR --to FORM [options]\n"
                "\n"
-               "Writes the adapter of RUN_DIR in another form, and proves what "
-               "it wrote: the loss\n"
-               "on the validation data is measured here and by the form's "
-               "reader. RUN_DIR is an\n"
-               "output folder of qlora train, one of its checkpoints, or a "
-               "PEFT adapter.\n",
+               "Writes the adapter of RUN_DIR in another form, and proves "
+               "what it wrote: the\n"
+               "loss on the validation data is measured here and by the "
+               "form's reader. RUN_DIR\n"
+               "is an output folder of qlora train, one of its checkpoints, "
+               "or a PEFT adapter.\n",
       .input = "RUN_DIR",
       .common = {"to", "output", "outtype", "quantize", "base", "merge_into",
                  "validation_file", "verify", "overwrite", "dry_run"},

@@ -5,11 +5,13 @@
 // LoRA rank, with and without recomputation. There is no estimate by formula.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <filesystem>
-#include <tuple>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
@@ -44,7 +46,7 @@ static const OptionRow kMemoryOptions[] = {
      "", 0},
 };
 
-static const Tool &memoryTool() {
+const Tool &memoryTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
       .usage = "usage: qlora memory MODEL [options]\n\n"
@@ -112,42 +114,52 @@ static StatusOr<std::vector<Combination>> combinations(const Options &options) {
   return all;
 }
 
-/// Returns the smallest known GPU with at least `bytes` of memory, or empty.
-static StatusOr<std::string> gpuFor(int64_t bytes) {
-  std::string best;
-  double bestGb = 0;
+/// Maps the memory sizes of known GPUs, in GB, to the names of these GPUs.
+using GpusBySize = std::map<double, std::vector<std::string>>;
+
+static StatusOr<GpusBySize> gpusBySize() {
+  GpusBySize sizes;
   for (const std::string_view name : knownGpus()) {
     QLORA_ASSIGN_OR_RETURN(const DeviceProfile gpu,
                            findDeviceProfile(std::string(name)));
-    const double gigabytes = gpu.gpu ? gpu.gpu->memoryGb : 0;
-    if (gigabytes * 1e9 < bytes || (!best.empty() && gigabytes >= bestGb))
-      continue;
-    best = name;
-    bestGb = gigabytes;
+    sizes[gpu.gpu->memoryGb].emplace_back(name);
   }
-  return best;
+  return sizes;
 }
 
-static StatusOr<std::string> verdict(const Combination &c, int64_t limit) {
+/// Returns the smallest size of a known GPU with at least `bytes`.
+static std::string sizeFor(int64_t bytes, const GpusBySize &sizes) {
+  const auto found = sizes.lower_bound(double(bytes) / 1e9);
+  return found == sizes.end() ? std::string("none known")
+                              : fmt::format("{:.0f} GB", found->first);
+}
+
+/// Lists the GPUs of each size, and those that cannot be used.
+static std::string gpuLegend(const GpusBySize &sizes) {
+  std::string text = "\n";
+  for (const auto &[size, names] : sizes)
+    text += fmt::format("{:>6.0f} GB  {}\n", size, fmt::join(names, ", "));
+  return text + "GPUs before Ampere (T4, V100, RTX 20) lack bf16 and are not "
+                "supported.\n";
+}
+
+static std::string verdict(const Combination &c, int64_t limit,
+                           const GpusBySize &sizes) {
   if (limit > 0 && c.bytes <= limit)
     return std::string("fits");
   if (limit > 0 && c.leastBytes <= limit)
     return std::string("fits with --memory-limit");
   if (limit > 0)
     return "needs " + formatBytes(c.leastBytes);
-  QLORA_ASSIGN_OR_RETURN(const std::string fast, gpuFor(c.bytes));
-  QLORA_ASSIGN_OR_RETURN(const std::string least, gpuFor(c.leastBytes));
-  const char *const none = "none known";
-  return fmt::format("{:<11}{}", fast.empty() ? none : fast,
-                     least.empty() ? none : least);
+  return fmt::format("{:<11}{}", sizeFor(c.bytes, sizes),
+                     sizeFor(c.leastBytes, sizes));
 }
 
-static StatusOr<std::string> tableOf(std::vector<Combination> all,
+/// Formats the combinations in their order: by base, length, batch and rank.
+static StatusOr<std::string> tableOf(const std::vector<Combination> &all,
                                      const std::string &target, int64_t limit) {
   const bool namesGpus = limit == 0 && target == "cuda";
-  std::ranges::stable_sort(all, {}, [](const Combination &c) {
-    return std::tie(c.bytes, c.leastBytes);
-  });
+  QLORA_ASSIGN_OR_RETURN(const GpusBySize sizes, gpusBySize());
   std::string text =
       fmt::format("{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}\n", "base", "length",
                   "batch", "rank", "memory", "recomputing",
@@ -155,10 +167,8 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
                   : namesGpus ? "GPU        recomputing"
                               : "");
   for (const Combination &c : all) {
-    std::string where;
-    if (limit > 0 || namesGpus) {
-      QLORA_ASSIGN_OR_RETURN(where, verdict(c, limit));
-    }
+    const std::string where =
+        limit > 0 || namesGpus ? verdict(c, limit, sizes) : std::string();
     std::string line = fmt::format(
         "{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}", c.base, c.length, c.batch,
         c.rank, formatBytes(c.bytes), formatBytes(c.leastBytes), where);
@@ -169,7 +179,7 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
           "recomputes only what it\nmust.";
   if (target == "cuda")
     text += " A GPU's driver and libraries take some hundred MiB more.";
-  return text + "\n";
+  return text + "\n" + (namesGpus ? gpuLegend(sizes) : "");
 }
 
 StatusOr<std::string> memoryTable(std::span<const std::string> words) {
@@ -199,7 +209,7 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
     QLORA_ASSIGN_OR_RETURN(c.bytes, planBytes(files, target, c, false));
     QLORA_ASSIGN_OR_RETURN(c.leastBytes, planBytes(files, target, c, true));
   }
-  return tableOf(std::move(all), target, options.integer("memory_limit"));
+  return tableOf(all, target, options.integer("memory_limit"));
 }
 
 } // namespace qlora

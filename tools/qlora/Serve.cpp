@@ -54,14 +54,15 @@ const Tool &serveTool() {
             "       qlora serve RUN_DIR [options]\n"
             "       qlora serve TRAIN.so [options]\n"
             "\n"
-            "Answers requests of OpenAI's API over HTTP: /v1/models,\n"
-            "/v1/chat/completions, /v1/completions. MODEL is a folder, or a "
-            "name on the\n"
-            "Hugging Face hub; RUN_DIR an output folder of qlora train, whose "
-            "adapter and base\n"
-            "are used; TRAIN.so a program compiled with --generation-batch. "
-            "Options of sampling\n"
-            "are defaults for requests.\n",
+            "Answers requests of OpenAI's API over HTTP: /v1/models, "
+            "/v1/chat/completions,\n"
+            "/v1/completions. MODEL is a folder, or a name on the Hugging "
+            "Face hub; RUN_DIR\n"
+            "an output folder of qlora train, whose adapter and base are "
+            "used; TRAIN.so a\n"
+            "program compiled with --generation-batch. Options of sampling "
+            "are defaults for\n"
+            "requests.\n",
         .input = "MODEL",
         .common = {"adapter", "host", "port", "api_key", "served_model_name",
                    "gpus", "generation_batch", "generation_length",

@@ -16,7 +16,7 @@ namespace qlora {
 
 static const OptionRow kShowOptions[] = {
     {"num_rows", OptionType::kInt, "3", kRun, "Show data",
-     "print the first rows of each file, this many", "", "", 1, 1 << 30},
+     "print the first rows of each file, this many", "show", "", 1, 1 << 30},
     {"rows", OptionType::kLengths, "[]", kRun, "Show data",
      "print the rows of these numbers, from 1: 3,17", "", "", 1, 1 << 30},
     {"token_ids", OptionType::kBool, "false", kRun, "Show data",
@@ -63,9 +63,8 @@ static std::vector<std::string> showFlags(const Options &own) {
   return flags;
 }
 
-Status showData(std::span<const std::string> words) {
-  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
-                         parseCommandLine(words, showDataTool()));
+/// Shows the rows of a command line of showDataTool() or dataTool().
+static Status showRows(const CommandLine &line) {
   if (!line.answer.empty())
     return fmt::print("{}", line.answer), Status::ok();
   Options own{std::span<const OptionRow>(kShowOptions)};
@@ -96,6 +95,43 @@ Status showData(std::span<const std::string> words) {
   for (const ToolCommand &command : commands)
     QLORA_RETURN_IF_ERROR(runTool(command, ToolVerbosity::kTerminal));
   return becomeTool(last);
+}
+
+const Tool &dataTool() {
+  static const Tool tool = [] {
+    Tool result = showDataTool();
+    result.usage =
+        "usage: qlora data FILE --show N --model MODEL [options]\n"
+        "       qlora data CONFIG.yaml --show N [options]\n"
+        "\n"
+        "Prints the first rows of a data file as tokens, with those in the "
+        "loss marked:\n"
+        "the same as qlora show-data MODEL FILE.\n";
+    result.common.insert(result.common.begin(), "model_name_or_path");
+    result.example = "  qlora data data.jsonl --show 3 --model "
+                     "Qwen/Qwen3-0.6B\n";
+    return result;
+  }();
+  return tool;
+}
+
+Status showData(std::span<const std::string> words) {
+  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
+                         parseCommandLine(words, showDataTool()));
+  return showRows(line);
+}
+
+Status showFile(std::span<const std::string> words) {
+  QLORA_ASSIGN_OR_RETURN(CommandLine line, parseCommandLine(words, dataTool()));
+  const auto isYaml = [](const std::string &word) {
+    return word.ends_with(".yaml") || word.ends_with(".yml");
+  };
+  if (line.rest.size() == 1 && !isYaml(line.rest[0])) {
+    line.settings.push_back(
+        {findOption(optionTable(), "train_file"), line.rest[0], line.rest[0]});
+    line.rest.clear();
+  }
+  return showRows(line);
 }
 
 } // namespace qlora

@@ -21,6 +21,10 @@ const Tool &showDataTool();
 /// after an error or --help.
 Status showData(std::span<const std::string> words);
 
+/// `qlora data FILE --show N`: the same, named by the file first.
+const Tool &dataTool();
+Status showFile(std::span<const std::string> words);
+
 } // namespace qlora
 
 #endif // QLORA_TOOLS_QLORA_SHOWDATA_H

@@ -4,32 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "runtime/Options/CommandLine.h"
+#include <algorithm>
+
 #include "tools/qlora/Commands.h"
 #include "tools/qlora/Train.h"
 
 namespace qlora {
-
-static constexpr const char *kOverview =
-    R"(usage: qlora COMMAND ...
-
-  train MODEL DATA          train a LoRA adapter; also: train CONFIG.yaml
-  plan MODEL                memory and commands of a training, without training
-  generate MODEL [PROMPT]   answers of a model or an adapter
-  chat MODEL                a conversation with a model or an adapter
-  eval MODEL DATA           answers compared with those of rows; perplexity
-  serve MODEL               answers over HTTP, as OpenAI's API
-  export RUN_DIR --to FORM  an adapter for transformers, llama.cpp, ollama, PEFT
-  check RUN|MODEL|CONFIG    whether PEFT, vLLM, llama.cpp and ollama can load it
-  memory MODEL              memory by base, length, batch, rank; which GPUs fit
-  show-data MODEL DATA      rows as tokens, with those in the loss marked
-  compare DIR DIR ...       compare runs; with --sweep, train them first
-  report DIR                write the report page of a run from its folder
-  info                      this machine: CPU, GPU libraries, tools, caches
-  help [TOPIC]              this text, or help on a topic
-  completion bash|zsh       completion script for the shell
-
-Each command has --help. Topics:)";
 
 namespace {
 struct Topic {
@@ -106,12 +86,6 @@ prints their sizes.
 )"},
 };
 
-std::vector<std::string> commandNames() {
-  return {"train",   "plan",   "generate", "chat",   "eval",
-          "serve",   "export", "check",    "memory", "show-data",
-          "compare", "report", "info",     "help",   "completion"};
-}
-
 std::vector<std::string> topicNames() {
   std::vector<std::string> names = {"options"};
   for (const Topic &topic : kTopics)
@@ -119,19 +93,48 @@ std::vector<std::string> topicNames() {
   return names;
 }
 
+/// Joins words with spaces, in lines of at most 80 columns that begin with two
+/// spaces.
+static std::string wrapped(const std::vector<std::string> &words) {
+  constexpr size_t kWidth = 80;
+  std::string text, line = " ";
+  for (const std::string &word : words) {
+    if (line.size() + 1 + word.size() > kWidth) {
+      text += line + "\n";
+      line = " ";
+    }
+    line += " " + word;
+  }
+  return text + line + "\n";
+}
+
+/// Lists the commands, the common options of `qlora train`, and the topics.
+static std::string overview() {
+  std::string text = "usage: qlora COMMAND ...\n\n";
+  for (const Command &command : commands())
+    text += fmt::format("  {:<26}{}\n",
+                        fmt::format("{} {}", command.name, command.arguments),
+                        command.summary);
+  std::vector<std::string> flags;
+  for (const std::string_view name : trainTool().common)
+    flags.push_back(flagSpelling(name));
+  return text + "\nEach command has --help. Common options of train:\n" +
+         wrapped(flags) + "\nTopics:\n" + wrapped(topicNames());
+}
+
 StatusOr<std::string> helpText(std::string_view topic) {
+  if (topic.empty())
+    return overview();
   if (topic == "options")
     return fullHelp(trainTool());
   for (const Topic &known : kTopics)
     if (known.name == topic)
       return std::string(known.text);
-  std::string names;
-  for (const std::string &name : topicNames())
-    names += " " + name;
-  if (topic.empty())
-    return fmt::format("{}{}\n", kOverview, names);
+  if (const auto command = std::ranges::find(commands(), topic, &Command::name);
+      command != commands().end())
+    return commonHelp(command->tool());
   return Status::invalid("there is no help about '{}'; topics:{}", topic,
-                         names);
+                         wrapped(topicNames()).substr(1));
 }
 
 } // namespace qlora

@@ -16,8 +16,6 @@
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/HubData.h"
-#include "tools/qlora/Programs.h"
-#include "tools/qlora/Tools.h"
 
 namespace qlora {
 
@@ -46,10 +44,33 @@ const Tool &trainTool() {
                "names on the Hugging Face hub (OWNER/NAME), which are fetched "
                "once.\n",
       .input = "MODEL",
-      .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
-                 "per_device_train_batch_size", "global_batch_size",
-                 "auto_find_batch_size", "memory_limit", "num_train_epochs",
-                 "learning_rate", "gpus", "dry_run"},
+      .common = {"config",
+                 "model_name_or_path",
+                 "train_file",
+                 "validation_file",
+                 "load_in_4bit",
+                 "bnb_4bit_use_double_quant",
+                 "compute_dtype",
+                 "lora_r",
+                 "lora_alpha",
+                 "lora_dropout",
+                 "lora_target_modules",
+                 "max_length",
+                 "per_device_train_batch_size",
+                 "gradient_accumulation_steps",
+                 "num_train_epochs",
+                 "learning_rate",
+                 "lr_scheduler_type",
+                 "warmup_ratio",
+                 "logging_steps",
+                 "save_steps",
+                 "seed",
+                 "output_dir",
+                 "resume_from_checkpoint",
+                 "memory_limit",
+                 "target",
+                 "gpus",
+                 "dry_run"},
       .example = "  qlora train Qwen/Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
                  "      --max-length 512 --output-dir adapter\n",
       .sections = {{kTrainOptions, {}, ""},
@@ -88,14 +109,6 @@ programSettings(const CommandLine &line) {
   }
   return all;
 }
-
-namespace {
-/// Programs of a command line (several for a sweep), and qlora-run's command.
-struct TrainCommands {
-  std::vector<ProgramCommands> programs;
-  ToolCommand run{"qlora-run", {}};
-};
-} // namespace
 
 /// Returns the options of one run of a sweep, with its own output folder.
 static StatusOr<Options> optionsOf(const SweepPoint &point, Options options) {
@@ -162,6 +175,8 @@ trainCommands(const CommandLine &line, const Options &own, ProgramUse use) {
       for (const std::string &text : configuration.notes)
         note(text);
       flags = configuration.runnerFlags;
+      all.target = configuration.target;
+      all.parallel = configuration.options.text("parallel");
       if (configuration.program.empty())
         QLORA_RETURN_IF_ERROR(checkModelIsNamed(configuration.options));
       if (configuration.program.empty() && use == ProgramUse::kTrain)
@@ -186,18 +201,31 @@ static Status show(const TrainCommands &all) {
   return Status::ok();
 }
 
-Status train(std::span<const std::string> words, ProgramUse use) {
-  QLORA_ASSIGN_OR_RETURN(CommandLine line,
-                         parseCommandLine(words, trainTool()));
-  if (!line.answer.empty())
-    return fmt::print("{}", line.answer), Status::ok();
+/// Whether the runner's options request what `qlora plan` does not summarize.
+static StatusOr<bool> isDetailed(const CommandLine &line) {
+  Options runner{runnerRows()}, run;
+  QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
+  QLORA_RETURN_IF_ERROR(run.applySettings(line.settings));
+  return runner.boolean("verbose") || runner.boolean("print") ||
+         runner.isGiven("node_mtbf_hours") || run.isGiven("log_format");
+}
+
+StatusOr<std::optional<TrainCommands>>
+prepareTraining(std::span<const std::string> words, const Tool &tool,
+                ProgramUse use) {
+  QLORA_ASSIGN_OR_RETURN(CommandLine line, parseCommandLine(words, tool));
+  if (!line.answer.empty()) {
+    fmt::print("{}", line.answer);
+    return std::optional<TrainCommands>();
+  }
   setSimulatedDevice(runnerRows(), line.settings);
   Options own{std::span<const OptionRow>(kTrainOptions)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
   if (line.rest.empty() && own.text("config").empty())
-    return Status::invalid("no model is named; usage: qlora train MODEL DATA "
-                           " [options]; see --help");
+    return Status::invalid("no model is named; {}; see --help",
+                           tool.usage.substr(0, tool.usage.find('\n')));
   QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own, use));
+  QLORA_ASSIGN_OR_RETURN(all.isDetailed, isDetailed(line));
   std::vector<std::string> &arguments = all.run.arguments;
   const bool namesGpu =
       std::ranges::any_of(arguments, [](const std::string &argument) {
@@ -205,13 +233,22 @@ Status train(std::span<const std::string> words, ProgramUse use) {
       });
   if (use == ProgramUse::kPlan && !namesGpu)
     arguments.push_back("--device=null");
-  if (own.boolean("dry_run"))
-    return show(all);
+  if (own.boolean("dry_run")) {
+    QLORA_RETURN_IF_ERROR(show(all));
+    return std::optional<TrainCommands>();
+  }
   for (const ProgramCommands &made : all.programs) {
     noteCached(made);
     QLORA_RETURN_IF_ERROR(makeProgram(made));
   }
-  return becomeTool(all.run);
+  return std::optional(std::move(all));
+}
+
+Status train(std::span<const std::string> words) {
+  QLORA_ASSIGN_OR_RETURN(
+      const std::optional<TrainCommands> all,
+      prepareTraining(words, trainTool(), ProgramUse::kTrain));
+  return all ? becomeTool(all->run) : Status::ok();
 }
 
 } // namespace qlora

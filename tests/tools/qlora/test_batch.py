@@ -16,7 +16,7 @@ class BatchTest(QloraTest):
 
     def found(self, *words):
         """Compiles a program. Returns its batch, from the plan."""
-        plan = self.run_qlora("plan", MODEL, DATA, *self.words,
+        plan = self.run_qlora("plan", MODEL, DATA, *self.words, "--verbose",
                               "--auto-find-batch-size", *words)
         return int(re.search(r"micro-batch (\d+) x 64", plan.stdout)[1])
 
@@ -77,7 +77,8 @@ class PlanTest(QloraTest):
 
     def test_the_table_says_what_activations_are(self):
         rows = {}
-        for line in self.run_qlora("plan", *self.words).stdout.splitlines():
+        shown = self.run_qlora("plan", *self.words, "--verbose").stdout
+        for line in shown.splitlines():
             found = re.fullmatch(r"(  +\D+?)  +([\d.]+) (B|KiB|MiB).*", line)
             if found:
                 scale = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}[found[3]]
@@ -93,9 +94,10 @@ class PlanTest(QloraTest):
         self.assertGreater(sum(parts), whole * 0.8)
 
     def test_how_ranks_work_together(self):
-        one = self.run_qlora("plan", *self.words).stdout
+        one = self.run_qlora("plan", *self.words, "--verbose").stdout
         self.assertRegex(one, r"ranks: one, with the whole base \(3.\d MiB\)")
-        two = self.run_qlora("plan", *self.words, "--gpus=2").stdout
+        two = self.run_qlora("plan", *self.words, "--verbose",
+                             "--gpus=2").stdout
         self.assertRegex(two, r"ranks: data parallel, one shared base "
                               r"\(3.\d MiB\); [\d.]+ KiB of gradients")
 

@@ -33,7 +33,7 @@ class LayoutsTest(QloraTest):
             file.write(f"model_name_or_path: {MODEL}\ntrain_file: {DATA}\n"
                        "max_length: 64\nlora_r: 2\nparallel: auto\n"
                        "memory_limit: 1GiB\n")
-        done = self.run_qlora("plan", "train.yaml", "--gpus=4")
+        done = self.run_qlora("plan", "train.yaml", "--gpus=4", "--verbose")
         self.assertIn("--parallel auto: 4 ranks, 1.0 GiB each", done.stderr)
         self.assertIn("a step of 4 ranks", done.stdout)
 
@@ -59,9 +59,10 @@ class LayoutsTest(QloraTest):
         # Both ranks have the same rows, because they are pipeline stages.
         self.assertIn("--global-batch-size=8", runner)
         done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto",
-                              "--gpus=2")
+                              "--gpus=2", "--verbose")
         self.assertIn("pipeline parallel, 2 stages", done.stdout)
-        done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto")
+        done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--verbose",
+                              "--device-map=auto")
         self.assertNotIn("pipeline", done.stdout)
 
     def test_one_gpu_is_one_whatever_a_configuration_says(self):
@@ -70,7 +71,8 @@ class LayoutsTest(QloraTest):
             file.write(f"model_name_or_path: {MODEL}\ntrain_file: {DATA}\n"
                        "max_length: 64\nlora_r: 2\nparallel: fsdp=2\n"
                        "device_map: auto\n")
-        done = self.run_qlora("plan", "train.yaml", "--force-single-gpu")
+        done = self.run_qlora("plan", "train.yaml", "--force-single-gpu",
+                              "--verbose")
         self.assertNotIn("pieces", done.stdout)
         self.assertNotIn("stages", done.stdout)
         done = self.run_qlora("plan", "train.yaml", "--force-single-gpu",

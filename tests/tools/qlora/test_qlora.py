@@ -190,9 +190,9 @@ class TrainTest(QloraTest):
                 (["train", MODEL, DATA, "--lorar=8"], "--lora-r"),
                 (["hepl"], "did you mean 'help'?"),
                 (["help", "nothing"], "topics:"),
-                (["completion", "fish"], "bash"),
-                (["report"], "no folder is named"),
-                (["info", "x"], "info takes no argument")):
+                (["completion", "tcsh"], "bash"),
+                (["report"], "expects one folder of a run"),
+                (["info", "x"], "takes no argument")):
             with self.subTest(words=words):
                 done = self.run_qlora(*words, code=1)
                 self.assertIn(message, done.stderr)
@@ -201,11 +201,54 @@ class TrainTest(QloraTest):
 
 class OtherCommandsTest(QloraTest):
     def test_plan_trains_nothing(self):
-        done = self.run_qlora("plan", MODEL, DATA, *SMALL)
+        done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--verbose")
         for row in ("frozen base", "adapters", "gradients", "optimizer",
                     "activations", "total"):
             self.assertIn(row, done.stdout)
         self.assertEqual(os.listdir(self.folder), [])
+
+    def plan(self, *words):
+        """Returns the summary: a text for each name."""
+        lines = self.run_qlora("plan", MODEL, DATA, *SMALL,
+                               *words).stdout.splitlines()
+        self.assertEqual(len(lines), 8)
+        return {line[:12].strip(): line[13:] for line in lines}
+
+    def test_plan_is_eight_lines(self):
+        rows = self.plan()
+        self.assertEqual(list(rows), ["fits", "base", "trained", "activations",
+                                      "recomputed", "other", "step", "speed"])
+        self.assertRegex(rows["fits"], r"^\S+ MiB of the \S+ GiB of this "
+                         "machine, as far as it is free$")
+        self.assertIn(" optimizer", rows["trained"])
+        self.assertEqual(rows["recomputed"], "nothing")
+        self.assertEqual(rows["step"],
+                         "1 micro-batch of up to 256 tokens on 1 rank")
+        self.assertIn("not predicted; --simulate", rows["speed"])
+
+    def test_plan_for_a_gpu(self):
+        rows = self.plan("--simulate=rtx3090", "--gradient-checkpointing",
+                         "--gradient-accumulation-steps=3")
+        self.assertRegex(rows["fits"],
+                         "^.* of the 22.4 GiB of NVIDIA GeForce RTX 3090$")
+        self.assertIn(" at the peak of the activations", rows["recomputed"])
+        self.assertEqual(rows["step"],
+                         "3 micro-batches of up to 256 tokens on 1 rank")
+        self.assertRegex(rows["speed"],
+                         r"^\S+ to \S+ tokens/s predicted, not measured$")
+
+    def test_plan_that_does_not_fit(self):
+        tight = self.folder + "/tight.json"
+        shown = self.run_qlora("plan", MODEL, *SMALL, "--simulate=l4",
+                               "--log-format=json").stdout
+        profile = json.loads(shown)["assumed"]
+        profile["gpu"]["memory_gb"] = 0.001
+        with open(tight, "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_qlora("plan", MODEL, *SMALL,
+                              "--simulate=" + tight).stdout
+        self.assertRegex(text, r"^does not fit \S+ MiB of the 977 KiB of .*"
+                         r"\. Fix: --memory-limit")
 
     def memory(self, *words):
         shown = self.run_qlora("memory", MODEL, "--max-length=64",
@@ -214,6 +257,12 @@ class OtherCommandsTest(QloraTest):
                 .splitlines()]
 
     def test_memory(self):
+        shown = self.run_qlora("memory", MODEL, "--max-length=64",
+                               "--target=cuda", "--base=nf4",
+                               "--per-device-train-batch-size=1").stdout
+        for gpus in ("24 GB  rtx3090, a10, l4, rtx4090", "32 GB  rtx5090",
+                     "40 GB  a100-40", "48 GB  l40s", "96 GB  rtxpro6000"):
+            self.assertIn(gpus, shown)
         header, *rows = self.memory("--lora-r", "2", "8")
         self.assertEqual(header[:5],
                          ["base", "length", "batch", "rank", "memory"])
@@ -221,7 +270,13 @@ class OtherCommandsTest(QloraTest):
         self.assertEqual(shapes, {(base, "64", batch, rank) for base in
                                   ("nf4", "bf16") for batch in "14"
                                   for rank in "28"})
-        self.assertEqual({row[-1] for row in rows}, {"rtx4090"})
+        self.assertEqual({tuple(row[-4:]) for row in rows},
+                         {("24", "GB", "24", "GB")})
+        # Rows are in the order of their settings, not of their bytes.
+        settings = [tuple(row[:4]) for row in rows]
+        self.assertEqual(settings, [(base, "64", batch, rank) for base in
+                                    ("nf4", "bf16") for batch in "14"
+                                    for rank in "28"])
         # `qlora memory` plans the program whose plan `qlora plan` prints.
         plan = self.run_qlora("plan", MODEL, DATA, "--max-length=64",
                               "--per-device-train-batch-size=4", "--lora-r=2",
@@ -251,27 +306,13 @@ class OtherCommandsTest(QloraTest):
             self.assertIn(word, shown)
 
     def test_help(self):
-        topics = self.run_qlora("help").stdout.split("Topics:")[1].split()
+        shown = self.run_qlora("help").stdout
+        topics = shown.split("Topics:")[1].split()
+        self.assertEqual(shown, self.run_qlora("--help").stdout)
         self.assertIn("memory", topics)
         for topic in topics:
             for line in self.run_qlora("help", topic).stdout.splitlines():
                 self.assertLessEqual(len(line), 80)
-
-    def complete(self, *words):
-        script = self.run_qlora("completion", "bash").stdout
-        shown = subprocess.run(
-            ["bash", "-c", script + 'COMP_WORDS=("$@"); COMP_CWORD=$(($#-1));'
-             '_qlora; echo "${COMPREPLY[@]}"', "bash", "qlora", *words],
-            capture_output=True, text=True, check=True)
-        return shown.stdout.split()
-
-    def test_completion(self):
-        self.assertEqual(self.complete("tr"), ["train"])
-        self.assertEqual(self.complete("train", "--lora-al"),
-                         ["--lora-alpha", "--lora-alpha-pattern"])
-        self.assertEqual(self.complete("train", "--eval-strategy", "e"),
-                         ["epoch"])
-        self.assertIn("memory", self.complete("help", ""))
 
 
 if __name__ == "__main__":

@@ -127,12 +127,13 @@ class ChoiceTest(TargetTest):
         shown = self.run_qlora(*words)
         self.assertIn("plans are for --target cuda", shown.stderr)
         self.assertIn("rtx4090", shown.stdout)
+        self.assertIn("T4", shown.stdout)
 
 
 class CheckTest(TargetTest):
     def test_a_plan_needs_no_gpu_and_no_cuda_compiler(self):
         done = self.run_qlora("plan", MODEL, *SMALL, "--target=cuda", NO_NVCC)
-        self.assertIn("total", done.stdout)
+        self.assertRegex(done.stdout, "^memory .* per GPU; --simulate GPU ")
 
     def test_what_a_run_would_refuse_is_not_compiled(self):
         program = self.record_compilers()

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <set>
+#include <utility>
 
 #include "runtime/Base/UserFiles.h"
 
@@ -93,12 +95,36 @@ topLevel(const YAML::Node &root, const std::string &path, size_t left) {
   return entries;
 }
 
+/// Compares the indentation of the line at which the parser failed, counted
+/// from 0, with the nearest line of text above it: most syntax errors have this
+/// cause, which the parser's own messages do not name. Returns a sentence about
+/// both, which begins with "; ", or an empty text if they are equal.
+static std::string indentText(std::string_view yaml, int line) {
+  size_t before = 0, indent = 0; // of the last lines with text
+  int lineBefore = 0, last = -1;
+  for (int number = 0; number <= line && !yaml.empty(); ++number) {
+    const std::string_view text = yaml.substr(0, yaml.find('\n'));
+    yaml.remove_prefix(std::min(text.size() + 1, yaml.size()));
+    const size_t start = text.find_first_not_of(' ');
+    if (start == text.npos || text[start] == '#')
+      continue;
+    before = std::exchange(indent, start);
+    lineBefore = std::exchange(last, number);
+  }
+  if (last != line || lineBefore < 0 || before == indent)
+    return "";
+  return fmt::format("; line {} is indented by {}, line {} by {}. Fix: indent "
+                     "keys of one level alike",
+                     line + 1, indent, lineBefore + 1, before);
+}
+
 StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
   try {
     return topLevel(YAML::Load(text), path, valuesOf(text));
   } catch (const YAML::Exception &error) {
-    return Status::invalid("{}:{}: {}", path, error.mark.line + 1, error.msg);
+    return Status::invalid("{}:{}: {}{}", path, error.mark.line + 1, error.msg,
+                           indentText(text, error.mark.line));
   }
 }
 

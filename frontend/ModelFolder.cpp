@@ -37,21 +37,6 @@ static Status missingFolder(const std::string &folder) {
       folder, folder, name);
 }
 
-static Status fileInsteadOfFolder(const fs::path &path) {
-  if (path.extension() == ".gguf")
-    return Status::invalid("'{}' is a GGUF file: llama.cpp runs it. Give the "
-                           "model's Hugging Face folder here (config.json and "
-                           "safetensors)",
-                           path.string());
-  const std::string folder =
-      path.has_parent_path() ? path.parent_path().string() : ".";
-  if (path.extension() == ".safetensors" || path.extension() == ".json")
-    return Status::invalid("'{}' is a file; give the folder that it is in: {}",
-                           path.string(), folder);
-  return Status::invalid("'{}' is a file; expected a Hugging Face model folder",
-                         path.string());
-}
-
 static Status adapterInsteadOfModel(const fs::path &folder) {
   std::ifstream stream(folder / "adapter_config.json", std::ios::binary);
   const auto config = nlohmann::json::parse(stream, nullptr,
@@ -62,9 +47,27 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
     base = fmt::format(
         ", '{}'", config["base_model_name_or_path"].get<std::string>());
   return Status::invalid("'{}' holds an adapter, not a model; give its base "
-                         "model{}, and the adapter to qlora-run with "
-                         "--adapter-name-or-path",
-                         folder.string(), base);
+                         "model{}, and the adapter with "
+                         "--adapter-name-or-path {}",
+                         folder.string(), base, folder.string());
+}
+
+static Status fileInsteadOfFolder(const fs::path &path) {
+  if (path.extension() == ".gguf")
+    return Status::invalid("'{}' is a GGUF file: llama.cpp runs it. Give the "
+                           "model's Hugging Face folder here (config.json and "
+                           "safetensors)",
+                           path.string());
+  const fs::path folder =
+      path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code ignored;
+  if (fs::exists(folder / "adapter_config.json", ignored))
+    return adapterInsteadOfModel(folder);
+  if (path.extension() == ".safetensors" || path.extension() == ".json")
+    return Status::invalid("'{}' is a file; give the folder that it is in: {}",
+                           path.string(), folder.string());
+  return Status::invalid("'{}' is a file; expected a Hugging Face model folder",
+                         path.string());
 }
 
 /// Returns the first file name of listFolder() with this start and ending, or

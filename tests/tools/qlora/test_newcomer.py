@@ -75,11 +75,55 @@ class NewcomerTest(QloraTest):
         self.assertIn("no option differs",
                       self.run_qlora("compare", "r2", "r2").stdout)
 
+    def test_the_log_and_the_card_of_dpo_name_it(self):
+        rows = [{"prompt": f"say {word} ", "chosen": word, "rejected": "no"}
+                for word in ("a", "b", "c", "d")]
+        path = self.write("pairs.jsonl", *rows)
+        done = self.run_qlora("train", MODEL, path, *SMALL, "--rl=dpo",
+                              "--beta=0.2", "--output-dir=out",
+                              "--logging-steps=1")
+        self.assertRegex(done.stdout, r"(?m)^ +step +epoch +loss +acc +margin "
+                         r"+grad norm +lr +tok/s +time left$")
+        self.assertRegex(done.stdout, r"(?m)^ +2/2 +2\.00 +0\.\d{4} +[01]\.\d\d"
+                         r" +\S+ +\S+ +\S+ +\S+ +0:00:\d\d$")
+        with open(self.folder + "/out/README.md", encoding="utf-8") as file:
+            card = file.read()
+        self.assertIn(", with DPO.", card)
+        for line in ("  - dpo", "| rl | dpo |", "| beta | 0.2 |",
+                     "| loss\\_type | "):
+            self.assertIn("\n" + line, card)
+
     def python(self, text):
         return subprocess.run(
             [sys.executable, "-c", text], capture_output=True, text=True,
             cwd=self.folder, env={**self.environment, "PYTHONPATH": PYTHON},
             check=False)
+
+    def test_an_adapter_instead_of_a_model(self):
+        """The file of an adapter is told at once to be one."""
+        os.mkdir(self.folder + "/run")
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            self.write("run/" + name, {"base_model_name_or_path": "base"})
+        for name in ("run", "run/adapter_model.safetensors"):
+            done = self.run_qlora("train", name, DATA, code=1)
+            self.assertIn("run' holds an adapter, not a model; give its base "
+                          "model, 'base', and the adapter with "
+                          "--adapter-name-or-path ", done.stderr)
+
+    def test_unequal_indentation_of_a_yaml_file(self):
+        """An error of YAML's syntax names the indentation that causes it."""
+        for text, message in (
+                ("datasets:\n- path: a\n type: alpaca\n",
+                 "t.yaml:3: end of sequence not found; line 3 is indented by "
+                 "1, line 2 by 0. Fix: indent keys of one level alike"),
+                ("model: x\n\n# a comment\n  seed: 3\n",
+                 "; line 4 is indented by 2, line 1 by 0. Fix: "),
+                ("model: {x\n", "t.yaml:")):
+            with open(self.folder + "/t.yaml", "w", encoding="utf-8") as file:
+                file.write(text)
+            done = self.run_qlora("train", "t.yaml", code=1)
+            self.assertIn(message, done.stderr)
+            self.assertEqual("Fix: indent" in done.stderr, "line" in message)
 
     def test_rows_in_python(self):
         """Rows instead of files are refused in Python's words."""

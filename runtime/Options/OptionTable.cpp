@@ -36,7 +36,8 @@ const OptionRow kRows[] = {
      "data to evaluate with before, during and after training, in the formats "
      "of --train-file, without weights"},
     {"adapter_name_or_path", kPath, "", kRun, kFiles,
-     "folder of the PEFT adapter to start from"},
+     "folder of the PEFT adapter to start from; with qlora its rank, alpha, "
+     "patterns and modules are used unless they are given"},
     {"output_dir", kPath, "out", kOutput, kFiles,
      "folder for the adapter, checkpoints, metrics and the resolved options",
      "out_dir !adapter_path"},

@@ -103,13 +103,20 @@ static std::string line(std::string_view name, std::string_view text) {
   return fmt::format("{:<12} {}\n", name, text);
 }
 
+/// Whether the ranks of a CPU share one copy of the base. For auto, the layout
+/// is not known here, and the answer is the one that needs more memory.
+static bool sharesBase(const std::string &parallel) {
+  return parallel == "none" || parallel.starts_with("zero") ||
+         parallel.starts_with("cp");
+}
+
 /// Returns the line that says whether the plan fits. On a CPU, all ranks share
-/// the machine, and without --parallel one copy of the base.
+/// the machine.
 static std::string fitLine(const json &report, uint64_t perRank, uint64_t base,
                            const TrainCommands &all) {
   const uint64_t ranks = report.value("ranks", uint64_t{1});
   const bool isCpu = all.target != "cuda";
-  const uint64_t shared = all.parallel == "none" ? base : 0;
+  const uint64_t shared = sharesBase(all.parallel) ? base : 0;
   const uint64_t needed = isCpu ? shared + ranks * (perRank - shared) : perRank;
   const Capacity capacity = capacityFor(report, all.target);
   if (capacity.bytes == 0)

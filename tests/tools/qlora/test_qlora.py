@@ -237,6 +237,14 @@ class OtherCommandsTest(QloraTest):
         self.assertRegex(rows["speed"],
                          r"^\S+ to \S+ tokens/s predicted, not measured$")
 
+    def test_plan_counts_a_shared_base_once(self):
+        base, one, *several = (
+            float(self.plan(*words)[row].split()[0]) for row, words in (
+                ("base", []), ("fits", []), ("fits", ["--gpus=2"]),
+                ("fits", ["--gpus=2", "--parallel=zero1=2"])))
+        for two in several:
+            self.assertAlmostEqual(two, 2 * one - base, delta=0.4)
+
     def test_plan_that_does_not_fit(self):
         tight = self.folder + "/tight.json"
         shown = self.run_qlora("plan", MODEL, *SMALL, "--simulate=l4",

@@ -28,6 +28,9 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
   tokens.modelFolder = options.text("model_name_or_path");
   tokens.maxLength = maxLength;
   tokens.maxSamples = options.integer("max_samples");
+  tokens.minLength = options.integer("min_length");
+  tokens.dropDuplicates = options.boolean("drop_duplicates");
+  tokens.dropSystemMessages = options.boolean("drop_system_messages");
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");

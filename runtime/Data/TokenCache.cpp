@@ -62,6 +62,13 @@ std::vector<std::string> converterFlags(const TokenRequest &request) {
   if (request.maxSamples > 0)
     command.insert(command.end(),
                    {"--max-samples", std::to_string(request.maxSamples)});
+  if (request.minLength > 0)
+    command.insert(command.end(),
+                   {"--min-length", std::to_string(request.minLength)});
+  if (request.dropDuplicates)
+    command.push_back("--drop-duplicates");
+  if (request.dropSystemMessages)
+    command.push_back("--drop-system-messages");
   if (request.allowTemplateDrops)
     command.insert(command.end(), {"--allow-template-drops", "true"});
   if (request.pairs)

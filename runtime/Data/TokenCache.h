@@ -27,6 +27,9 @@ struct TokenRequest {
   std::string cacheFolder; ///< created if missing, readable for this user only
   int64_t maxLength = 0;   ///< 0: rows are not cut
   int64_t maxSamples = 0;  ///< only the first rows of the data; 0: all
+  int64_t minLength = 0;   ///< rows of fewer tokens are left out
+  bool dropDuplicates = false;     ///< leave out rows that equal an earlier one
+  bool dropSystemMessages = false; ///< leave out the first message if of system
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;

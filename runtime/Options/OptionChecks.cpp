@@ -126,8 +126,10 @@ Status Options::validateData() const {
                            "from the training data; remove one",
                            spelling("validation_file"),
                            spelling("val_set_size"));
-  static constexpr std::string_view kForms[] = {"text", "completion", "chat",
-                                                "alpaca", "turns"};
+  static constexpr std::string_view kForms[] = {
+      "text",          "completion",   "chat",         "alpaca",
+      "turns",         "alpaca-chat",  "alpaca-phi",   "alpaca-chatml",
+      "jeopardy",      "chatml-ultra", "llama3-ultra"};
   const std::vector<std::string> forms = names("row_format");
   for (const std::string &form : forms)
     if (std::ranges::find(kForms, form) == std::end(kForms))
@@ -139,6 +141,11 @@ Status Options::validateData() const {
         "{}: 'alpaca' and 'turns' both read rows of 'instruction' and "
         "'output'; remove one",
         spelling("row_format"));
+  for (const std::string_view style : std::span(kForms).subspan(5))
+    if (forms.size() > 1 && std::ranges::count(forms, style))
+      return Status::invalid("{}: '{}' is for data of that form only; remove "
+                             "the others, or train on one data set",
+                             spelling("row_format"), style);
   const auto columns = textMap("dataset_columns");
   if (const auto text = columns.find("text");
       text != columns.end() && this->text("dataset_text_field") != "text" &&

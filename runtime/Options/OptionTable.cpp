@@ -369,6 +369,14 @@ const OptionRow kRows[] = {
     {"max_samples", kInt, "0", kRun, kData,
      "read only the first rows of each file or data set, this many, also for "
      "validation; 0: all", "", "", 0, 1e15},
+    {"min_length", kInt, "0", kRun, kData,
+     "leave out rows of fewer tokens than this; 0: keep all", "min_sample_len",
+     "", 0, 1e15},
+    {"drop_duplicates", kBool, "false", kRun, kData,
+     "leave out rows with the same tokens and labels as an earlier row of the "
+     "same file or data set"},
+    {"drop_system_messages", kBool, "false", kRun, kData,
+     "leave out the system message at the start of a conversation"},
     {"dataset_columns", kTextMap, "{}", kRun, kData,
      "names of columns in the data, such as prompt=question "
      "completion=answer; system= ignores a column", "columns"},
@@ -376,7 +384,8 @@ const OptionRow kRows[] = {
      "accepted formats of rows; empty: all. text; completion: prompt and "
      "completion; chat: messages or conversations; alpaca: instruction and "
      "output in the Alpaca prompt; turns: instruction and output as turns of "
-     "the chat template"},
+     "the chat template; axolotl's prompts: alpaca-chat, alpaca-chatml, "
+     "alpaca-phi, jeopardy, chatml-ultra, llama3-ultra"},
     {"excess_length_strategy", kChoice, "truncate", kRun, kData,
      "for rows of more than --max-length tokens: truncate cuts the end, drop "
      "leaves the row out, raise refuses the data", "", "truncate drop raise"},
@@ -398,11 +407,11 @@ const OptionRow kRows[] = {
      "alpaca, chatml, gemma, gemma3, llama2, llama3, mistral, phi3, qwen2.5, "
      "vicuna, zephyr; qwen3-training: Qwen3's for several turns and tools; "
      "llamafactory-NAME: LLaMA-Factory's chatml, gemma, llama3, phi, phi4, "
-     "qwen, qwen3", "chat_template_path",
-     "alpaca chatml gemma gemma3 llama2 llama3 llamafactory-chatml "
-     "llamafactory-gemma llamafactory-llama3 llamafactory-phi "
-     "llamafactory-phi4 llamafactory-qwen llamafactory-qwen3 mistral phi3 "
-     "qwen2.5 qwen3-training vicuna zephyr"},
+     "qwen, qwen3; axolotl-qwen3", "chat_template_path",
+     "alpaca axolotl-qwen3 chatml gemma gemma3 llama2 llama3 "
+     "llamafactory-chatml llamafactory-gemma llamafactory-llama3 "
+     "llamafactory-phi llamafactory-phi4 llamafactory-qwen "
+     "llamafactory-qwen3 mistral phi3 qwen2.5 qwen3-training vicuna zephyr"},
 
     {"eval_strategy", kChoice, "no", kRun, kReport,
      "when to evaluate during training. no: only if --eval-steps is positive; "

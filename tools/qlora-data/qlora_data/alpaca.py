@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from .errors import DataError
 
-_WITH_INPUT = (
+# With and without an input.
+OPENINGS = (
     "Below is an instruction that describes a task, paired with an input that "
     "provides further context. Write a response that appropriately completes "
-    "the request.\n\n")
-_WITHOUT_INPUT = (
+    "the request.\n\n",
     "Below is an instruction that describes a task. Write a response that "
     "appropriately completes the request.\n\n")
 
@@ -62,7 +62,7 @@ def alpaca_segments(row: dict, eos_token: str) -> list[tuple[str, bool]]:
     if prompt:
         prompt += "\n\n"
     else:
-        prompt = _WITH_INPUT if context else _WITHOUT_INPUT
+        prompt = OPENINGS[0 if context else 1]
     segments = []
     for instruction, response in _history(row):
         segments.append((prompt + _question(instruction, ""), False))

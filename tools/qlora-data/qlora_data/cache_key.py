@@ -66,7 +66,8 @@ def cache_key(args: argparse.Namespace) -> str:
     key.add(args.max_length, args.vocab_size, args.completion_only_loss,
             args.assistant_only_loss, args.chat_template, args.pairs,
             args.unpaired, args.allow_template_drops, args.row_format,
-            args.excess_length_strategy, args.max_samples)
+            args.excess_length_strategy, args.max_samples, args.min_length,
+            args.drop_duplicates, args.drop_system_messages)
     # The key depends on the input's path, because warnings name the file.
     key.add(args.input, *args.column)
     for path in data_files(args.input):

@@ -20,4 +20,5 @@ def converter_of(args: argparse.Namespace) -> Converter:
         args.max_length, args.vocab_size, rule, args.chat_template,
         args.workers, columns_of(args), args.pairs, args.unpaired,
         args.allow_template_drops, tuple(args.row_format),
-        args.excess_length_strategy, args.max_samples))
+        args.excess_length_strategy, args.max_samples, args.min_length,
+        args.drop_duplicates, args.drop_system_messages))

@@ -12,6 +12,7 @@ from tokenizers import Encoding
 
 from .columns import Columns
 from .dropped import dropped_part
+from .duplicates import Duplicates
 from .errors import DataError
 from .marks import LossRule
 from .masking import (IGNORED, Conversation, Span, labels_of, learned_texts,
@@ -22,6 +23,7 @@ from .preferences import (judged_of, repeated_prompt, repeats_prompt,
                           shares_prompt, sides_of)
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, source_of, total_bytes
+from .styles import plain_formats, styled
 from .template import Template
 from .tokenizer import TextTokenizer
 from .training import QWEN3, recognised, shipped_template
@@ -45,6 +47,12 @@ class Options:
     formats: tuple[str, ...] = ()  # of shapes.FORMATS; empty: all
     excess: str = "truncate"  # or drop, raise: handling of longer rows
     max_samples: int | None = None  # only the first rows of the data
+    min_length: int = 0  # rows of fewer tokens are left out
+    drops_duplicates: bool = False  # rows equal to an earlier one are left out
+    drops_system: bool = False  # the first message is left out if of system
+
+    def __post_init__(self) -> None:
+        self.forms = plain_formats(self.formats)
 
 
 @dataclass
@@ -90,7 +98,10 @@ class Converter:
         out = RowSpool(output, self.options.unpaired)
         progress(0, total)
         workers = worker_count(total, self.options.workers)
+        seen = Duplicates(2 if self.options.pairs else 1)
         for rows, done in in_order(parts, workers):
+            if self.options.drops_duplicates:
+                rows = seen.without(rows)
             out.extend(rows)
             progress(done, total)
         self._check_any(path, out)
@@ -128,8 +139,11 @@ class Converter:
         try:
             for ids, _ in row.sides:
                 self._check_vocabulary(ids[:limit])
-            if self._leaves_out(max(len(ids) for ids, _ in row.sides)):
-                return out.leave_out(row.place)
+            tokens = max(len(ids) for ids, _ in row.sides)
+            if tokens < self.options.min_length:
+                return out.leave_out(row.place, "too_short")
+            if self._leaves_out(tokens):
+                return out.leave_out(row.place, "too_long")
             return out.add(row.place, row.sides, limit, row.desirable)
         except DataError as error:
             raise error.at(row.place) from None
@@ -138,7 +152,8 @@ class Converter:
                   out: TokenRows) -> list[RenderedRow]:
         place = source.place
         try:
-            row = self.options.columns.renamed(source.read())
+            row = styled(self.options.columns.renamed(source.read()),
+                         self.options.formats)
             if self.options.pairs:
                 out.add_prompt(place, shares_prompt(row),
                                repeats_prompt(row))
@@ -163,8 +178,10 @@ class Converter:
     def _side(self, place: str, row: dict, desirable: bool | None,
               out: TokenRows) -> list[RenderedRow]:
         compares = self.options.pairs or self.options.unpaired
-        form = normalise(row, self.tokenizer.eos_token, self.options.formats,
+        form = normalise(row, self.tokenizer.eos_token, self.options.forms,
                          compares, self.options.rule)
+        if self.options.drops_system and isinstance(form, ChatRow):
+            form.drop_system()
         texts = ([self._plain(place, form)] if isinstance(form, PlainRow)
                  else self._chat(place, form, out))
         for text in texts:
@@ -322,6 +339,11 @@ class Converter:
             raise DataError(
                 f"all {counts.dropped_rows} rows have more tokens than "
                 f"--max-length {self.options.max_length}", "raise --max-length",
+                path)
+        if counts.kinds["too_short"] == counts.dropped_rows:
+            raise DataError(
+                f"all {counts.dropped_rows} rows have fewer tokens than "
+                f"--min-length {self.options.min_length}", "lower --min-length",
                 path)
         masked, cut_off = counts.kinds["masked"], counts.kinds["cut_off"]
         if not cut_off:

@@ -214,7 +214,8 @@ def _parser() -> Parser:
     # Rows are not cut, because a reference must be complete.
     parser.set_defaults(pairs=False, unpaired=False, max_length=None, workers=1,
                         excess_length_strategy="truncate", logprobs=0,
-                        max_samples=None)
+                        max_samples=None, min_length=0,
+                        drop_duplicates=False)
     return parser
 
 

@@ -36,6 +36,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=("truncate", "drop", "raise"),
         help="cut rows longer than --max-length, leave them out, or refuse "
         "them")
+    add("--min-length", type=positive, default=0, metavar="N",
+        help="leave out rows of fewer tokens (default: none)")
+    add("--drop-duplicates", action="store_true", help="leave out rows with "
+        "the same tokens and labels as an earlier row")
     add("--max-samples", type=positive, metavar="N",
         help="read only the first N rows of the data (default: all)")
     add("--pairs", action="store_true", help="rows have a chosen and a "

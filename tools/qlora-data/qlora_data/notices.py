@@ -44,6 +44,12 @@ def report(source: str, counts: TokenRows, max_length: int | None) -> None:
     _warn(first("too_long"),
           f"{rows['too_long']} rows left out because they have more than "
           f"{max_length} tokens; this is the first")
+    _warn(first("too_short"),
+          f"{rows['too_short']} rows left out because they have fewer tokens "
+          "than --min-length; this is the first")
+    if rows["duplicate"]:
+        _warn(source, f"{rows['duplicate']} rows left out because they equal "
+              "an earlier row", "note")
     _warn(first("masked"),
           f"{rows['masked']} rows left out because none of their tokens is in "
           "the loss; this is the first")

@@ -23,7 +23,8 @@ def add_row_flags(parser: argparse.ArgumentParser) -> None:
         "ignores a column; repeatable")
     add("--row-format", action="append", default=[], choices=FORMATS,
         help="accepted format of rows, repeatable (default: all formats); "
-        "turns: instruction and output as turns of the chat template")
+        "turns: instruction and output as turns of the chat template; the "
+        "last six: axolotl's prompts")
     add("--vocab-size", type=positive, metavar="V",
         help="refuse token ids of V and above (default: no limit)")
     add("--completion-only-loss", type=boolean, default=True,
@@ -35,6 +36,8 @@ def add_row_flags(parser: argparse.ArgumentParser) -> None:
     add("--allow-template-drops", type=boolean, default=False,
         metavar="true|false", help="accept conversations whose tools, tool "
         "calls, messages or reasoning the chat template drops (default: false)")
+    add("--drop-system-messages", action="store_true",
+        help="leave out the system message at the start of a conversation")
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's: a Jinja file, "
         "or " + ", ".join(SHIPPED))

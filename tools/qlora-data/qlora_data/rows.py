@@ -21,6 +21,8 @@ class TokenRows:
         masked          left out: no token is in the loss
         cut_off         left out: --max-length cuts off the answer
         too_long        left out: more tokens than --max-length
+        too_short       left out: fewer tokens than --min-length
+        duplicate       left out: equal to an earlier row
         truncated       cut to --max-length
         split           a conversation that became several rows
         unreasoned      the chat template drops the reasoning
@@ -49,8 +51,8 @@ class TokenRows:
 
     @property
     def dropped_rows(self) -> int:
-        return (self.kinds["masked"] + self.kinds["cut_off"]
-                + self.kinds["too_long"])
+        return sum(self.kinds[kind] for kind in (
+            "masked", "cut_off", "too_long", "too_short", "duplicate"))
 
     def add_prompt(self, place: str, shared: bool, repeated: bool) -> None:
         """Records where a pair has its prompt."""
@@ -78,10 +80,11 @@ class TokenRows:
             self.desirable.append(desirable)
         return ""
 
-    def leave_out(self, place: str) -> str:
-        """Counts a row that is left out because it is too long. Returns why."""
-        self.count("too_long", place)
-        return "it has more tokens than --max-length"
+    def leave_out(self, place: str, kind: str) -> str:
+        """Counts a row of this kind, which is left out. Returns why."""
+        self.count(kind, place)
+        return {"too_long": "it has more tokens than --max-length",
+                "too_short": "it has fewer tokens than --min-length"}[kind]
 
     def _keep(self, place: str, ids: list[int], labels: list[int],
               max_length: int | None) -> None:

@@ -15,6 +15,7 @@ from .alpaca import alpaca_segments, alpaca_turns
 from .errors import DataError
 from .jsonl import kind
 from .marks import LossRule, marks_of, refuse_marks, refuse_row_marks
+from .styles import STYLES
 
 _SHAPES = ("use one of: text; prompt and completion; messages; instruction "
            "and output; conversations")
@@ -37,10 +38,16 @@ class ChatRow:
     prompt_count: int = 0
     template_options: dict = field(default_factory=dict)
 
+    def drop_system(self) -> None:
+        """Leaves out a system message at the start."""
+        if self.messages[0]["role"] == "system":
+            self.messages = self.messages[1:]
+            self.prompt_count = max(0, self.prompt_count - 1)
+
 
 # Names of --row-format. Rows of instruction and output become the Alpaca prompt
 # ("alpaca") or turns of the chat template ("turns").
-FORMATS = ("text", "completion", "chat", "alpaca", "turns")
+FORMATS = ("text", "completion", "chat", "alpaca", "turns", *STYLES)
 
 
 def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),

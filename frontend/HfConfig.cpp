@@ -239,11 +239,18 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Replaces the dropout rates of config.json by the importer's flags,
-/// `instead`. Refuses a flag for a dropout that the family lacks.
-static Status replaceDropouts(const Family &family, const json &instead,
-                              json &root) {
+/// Replaces keys of config.json by the importer's flags, `instead`. Refuses a
+/// flag for a dropout or for experts that the family lacks.
+static Status replaceKeys(const Family &family, const json &instead,
+                          json &root) {
   for (const auto &[name, value] : instead.items()) {
+    if (name == "output_router_logits") {
+      if (!family.experts.isThere())
+        return Status::invalid("{} has no experts; remove {}",
+                               family.architecture, name);
+      root[name] = value;
+      continue;
+    }
     const auto kind = std::ranges::find(kDropouts, name, &DropoutKind::name);
     assert(kind != std::end(kDropouts) && "the importer's flags are of these");
     const char *key = family.keys.*(kind->key);
@@ -304,7 +311,7 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
   QLORA_ASSIGN_OR_RETURN(const std::string type,
                          fields.string("model_type", ""));
   QLORA_ASSIGN_OR_RETURN(config.family, findFamily(architectures, type));
-  QLORA_RETURN_IF_ERROR(replaceDropouts(*config.family, instead, root));
+  QLORA_RETURN_IF_ERROR(replaceKeys(*config.family, instead, root));
   QLORA_RETURN_IF_ERROR(checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
   QLORA_RETURN_IF_ERROR(readPadding(fields, config));

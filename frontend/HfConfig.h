@@ -85,9 +85,10 @@ struct ModelConfig {
   }
 };
 
-/// Reads FOLDER/config.json. `instead` replaces its dropout rates; its keys are
-/// the importer's flags `embedding_dropout`, `residual_dropout` and
-/// `attention_dropout`.
+/// Reads FOLDER/config.json. `instead` replaces its dropout rates, and whether
+/// the routers have a loss; its keys are the importer's flags
+/// `embedding_dropout`, `residual_dropout`, `attention_dropout` and
+/// `output_router_logits`.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 

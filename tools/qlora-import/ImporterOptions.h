@@ -19,11 +19,17 @@ inline constexpr OptionRow kImporterOptions[] = {
     {"residual_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
      "Dropout",
      "dropout of the outputs of attention and MLP; without this option, "
-     "config.json's rate counts", "resid_pdrop"},
+     "config.json's rate counts",
+     "resid_pdrop"},
     {"attention_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
      "Dropout",
      "dropout of attention weights, of which only 0 is supported; without "
-     "this option, config.json's rate counts", "attn_pdrop"},
+     "this option, config.json's rate counts",
+     "attn_pdrop"},
+    {"output_router_logits", OptionType::kBool, "false", OptionScope::kProgram,
+     "Experts",
+     "add the routers' auxiliary loss, times config.json's "
+     "router_aux_loss_coef; without this option, config.json decides"},
 };
 
 } // namespace qlora

@@ -123,7 +123,7 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
 static nlohmann::json givenKeys(const Options &options) {
   nlohmann::json given = nlohmann::json::object();
   for (const OptionRow &row : kImporterOptions)
-    if (row.type == OptionType::kFloat && options.isGiven(row.name))
+    if (row.name != std::string_view("output") && options.isGiven(row.name))
       given[row.name] = options.value(row.name);
   return given;
 }

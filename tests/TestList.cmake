@@ -132,6 +132,8 @@ e2e(routers quick 5 routers.py)
 e2e(trained-tokens quick 3 trained_tokens.py)
 # The folders of examples/, and the commands of docs/data.md.
 e2e(examples quick 45 examples.py)
+# Examples of axolotl and LLaMA-Factory, three steps of each kind.
+e2e(foreign-examples full 150 foreign_examples.py)
 e2e(sweep quick 12 sweep.py)
 e2e(report full 16 report.py)
 e2e(compression full 30 compression.py)

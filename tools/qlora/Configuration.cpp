@@ -142,7 +142,7 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
     const std::string flag = flagOf(row, value.value());
     if (isAmong(&row, importerRows())) {
       result.importerFlags.push_back(flag);
-      result.dropout[row.name] = value.value();
+      result.modelKeys[row.name] = value.value();
     } else if (isAmong(&row, compilerRows())) {
       if (name == "gpus_per_node" || name == "network" || name == "target" ||
           name == "cuda_arch")
@@ -161,6 +161,16 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
     }
   }
   return Status::ok();
+}
+
+/// Adds the importer's flags of a file, which flags replace.
+static void addModelKeys(const ForeignFile &file, Configuration &result) {
+  for (const auto &[name, value] : file.modelKeys.items())
+    if (!result.modelKeys.contains(name)) {
+      result.importerFlags.push_back(
+          flagOf(*findOption(importerRows(), name), value));
+      result.modelKeys[name] = value;
+    }
 }
 
 /// Returns the model as the user wrote it, for example a hub name. In the
@@ -273,8 +283,11 @@ StatusOr<Configuration> configure(const CommandLine &line,
     QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
     takeRevision(written, revision);
     hubData = HubDataKeys::of(settings, written);
-    file = translateForeignConfigKeys(
-        {written, config, settings, {machines.ranks, machines.localRanks}});
+    const ForeignRequest request{
+        written, config, settings, {machines.ranks, machines.localRanks}};
+    file = translateForeignConfigKeys(request);
+    if (result.program.empty())
+      addModelProblems(request, revision, file);
     QLORA_RETURN_IF_ERROR(addHubEntries(hubData, folder, file.entries));
     QLORA_RETURN_IF_ERROR(result.options.applyEntries(
         file.entries, config, std::move(file.problems)));
@@ -299,9 +312,12 @@ StatusOr<Configuration> configure(const CommandLine &line,
       !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
   if (result.program.empty())
+    QLORA_RETURN_IF_ERROR(leaveOutExperts(file, result.options, result.notes));
+  if (result.program.empty())
     QLORA_RETURN_IF_ERROR(addAnswerSettings(result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
+  addModelKeys(file, result);
   QLORA_RETURN_IF_ERROR(addMachineFlags(machines, use, result));
   dropOffload(file, settings, result);
   return result;

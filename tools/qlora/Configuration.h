@@ -36,8 +36,8 @@ struct Configuration {
 
   // Flags for the tools, "--name=value".
   std::vector<std::string> importerFlags, compilerFlags, runnerFlags;
-  /// Values of the dropout options in importerFlags, by option name.
-  nlohmann::ordered_json dropout = nlohmann::ordered_json::object();
+  /// Values of importerFlags by option name. They replace keys of config.json.
+  nlohmann::ordered_json modelKeys = nlohmann::ordered_json::object();
   std::string target; ///< in compilerFlags: "cpu" or "cuda"; empty: no compile
   std::string deviceProfile, deviceMap; ///< values of these compilerFlags
   /// Do not use a cached program. Set if the user requests a file or text that

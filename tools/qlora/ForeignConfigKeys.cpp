@@ -255,7 +255,8 @@ Status Translation::applyTool() {
                         valueOf("lora_target_modules").empty() &&
                         valueOf("adapter_name_or_path").empty();
   noteTool();
-  return Status::ok();
+  file.isOfTool = true;
+  return checkShards();
 }
 
 /// Adds the options of DeepSpeed and FSDP. FSDP's activation_checkpointing

@@ -42,13 +42,26 @@ struct ForeignFile {
   std::vector<std::string> notes;
   /// The file leaves lora_target_modules to PEFT, which chooses by model type.
   bool hasPeftTargets = false;
+  bool isOfTool = false;   ///< the file is one of another tool
   bool hasOffload = false; ///< a section or key of the tool sets --offload
+  /// Keys of config.json that the file replaces: importer's flags.
+  nlohmann::ordered_json modelKeys = nlohmann::ordered_json::object();
   /// Compared with the model's by checkSpecialTokens().
   std::vector<SpecialToken> specialTokens;
   Problems problems; ///< keys and values that are refused
 };
 
 ForeignFile translateForeignConfigKeys(const ForeignRequest &request);
+
+/// Adds what is wrong with the file's model, if the model is here: its
+/// architecture, and special tokens that it does not have. `revision`: of the
+/// model on the hub; empty: main.
+void addModelProblems(const ForeignRequest &request,
+                      const std::string &revision, ForeignFile &file);
+
+/// Replaces all-linear of a tool's file by the linears outside of the experts.
+Status leaveOutExperts(const ForeignFile &file, Options &options,
+                       std::vector<std::string> &notes);
 
 /// Refuses special tokens that the model in `folder` does not have.
 Status checkSpecialTokens(std::span<const SpecialToken> tokens,

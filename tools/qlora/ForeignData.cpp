@@ -76,6 +76,10 @@ static Status addHubSet(const json &set, const std::string &split,
 }
 
 Status ForeignData::add(const ForeignData &other) {
+  if (!paths.empty() && dropsSystem != other.dropsSystem)
+    return Status::invalid("has data sets with and without "
+                           "drop_system_message: use the same for all");
+  dropsSystem = other.dropsSystem;
   for (const json &path : other.paths)
     paths.push_back(path);
   formats.insert(other.formats.begin(), other.formats.end());
@@ -110,7 +114,13 @@ static constexpr SetKey kSetKeys[] = {
     {"message_field_content", "content value"},
     {"train_on_eos", "turn"},
     {"train_on_eot", "turn"},
-    {"drop_system_message", "false"},
+    {"drop_system_message", "false true"},
+    {"field_thinking", "reasoning_content thinking reasoning"},
+    {"template_thinking_key", "reasoning_content thinking reasoning"},
+    {"roles", R"({"assistant":["assistant"],"system":["system"],)"
+              R"("user":["user"]} )"
+              R"({"assistant":["assistant"],"system":["system"],)"
+              R"("tool":["tool"],"user":["user"]})"},
     {"split_thinking", "false"},
     {"chat_template", "tokenizer_default"},
     {"field_tools", "tools"},
@@ -161,6 +171,20 @@ static void addMessages(const json &set, ForeignData &data) {
     data.columns["conversations"] = key;
 }
 
+/// Returns the row format of a `type` whose prompt qlora-data writes, which has
+/// dashes for ":" and ".". Empty: none.
+static std::string styleOf(std::string type, std::string_view rl) {
+  const char *known = rl == "none"
+                          ? "alpaca:chat alpaca:chatml alpaca:phi jeopardy"
+                      : rl == "dpo" || rl == "kto" ? "chatml.ultra llama3.ultra"
+                                                   : "";
+  if (!std::ranges::count(splitWords(known), type))
+    return "";
+  std::ranges::replace(type, ':', '-');
+  std::ranges::replace(type, '.', '-');
+  return type;
+}
+
 /// Translates `type`, which names one of axolotl's prompt_strategies.
 static Status addType(const json &set, const std::string &rl,
                       ForeignData &data) {
@@ -179,9 +203,10 @@ static Status addType(const json &set, const std::string &rl,
   if (field != "none" && type != "completion")
     return Status::invalid(
         "'field' of a data set needs type: completion; remove it");
-  const bool isChat = type == "chat_template" ||
-                      (rl == "none" ? type == "sharegpt"
-                                    : type == "chat_template.default");
+  const bool isChat =
+      type == "chat_template" ||
+      (rl == "none" ? type == "sharegpt" : type == "chat_template.default") ||
+      (rl == "orpo" && type == "chat_template.argilla");
   if (isChat) {
     data.formats.insert("chat");
     addMessages(set, data);
@@ -193,13 +218,17 @@ static Status addType(const json &set, const std::string &rl,
     data.hasPieces = true;
     if (field != "none" && field != "text")
       data.columns["text"] = field;
+  } else if (const std::string style = styleOf(type, rl); !style.empty()) {
+    data.formats.insert(style);
   } else {
     return Status::invalid(
         "'type: {}' of a data set is not known; choose from: {}, or write rows "
         "of 'prompt' and 'completion', and type: null",
         type,
-        rl == "none" ? "alpaca, chat_template, completion, sharegpt"
-                     : "chat_template, chat_template.default");
+        rl == "none" ? "alpaca, alpaca:chat, alpaca:chatml, alpaca:phi, "
+                       "chat_template, completion, jeopardy, sharegpt"
+                     : "chat_template, chat_template.default, chatml.ultra, "
+                       "llama3.ultra");
   }
   return Status::ok();
 }
@@ -226,6 +255,8 @@ StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &base,
                             : files.is_null() ? json::array({set["path"]})
                                               : json::array({files}))
       QLORA_RETURN_IF_ERROR(addFile(file, data.paths));
+    data.dropsSystem =
+        foreignNameOf(set.value("drop_system_message", json())) == "true";
     QLORA_RETURN_IF_ERROR(addType(set, rl, data));
     QLORA_RETURN_IF_ERROR(all.add(data));
   }

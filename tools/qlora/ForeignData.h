@@ -25,6 +25,7 @@ struct ForeignData {
   /// not read. A field that maps to itself has its default column.
   std::map<std::string, std::string> columns;
   bool hasPieces = false; ///< axolotl splits long rows of text into several
+  bool dropsSystem = false; ///< leaves out system messages
 
   /// Adds another data set. Fails if both map a field to different columns.
   Status add(const ForeignData &other);

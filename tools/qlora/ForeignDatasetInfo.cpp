@@ -13,6 +13,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
 #include "tools/qlora/ForeignRows.h"
+#include "tools/qlora/HubCache.h"
 #include "tools/qlora/HubData.h"
 
 namespace qlora {
@@ -21,6 +22,8 @@ using json = nlohmann::ordered_json;
 
 /// LLaMA-Factory's dataset_dir for data sets that are named as on the hub.
 static constexpr std::string_view kOnline = "ONLINE";
+/// The same for a data set of the hub that has dataset_info.json and its files.
+static constexpr std::string_view kRemote = "REMOTE:";
 
 /// Maps LLaMA-Factory's columns to qlora's, for instruction rows and for
 /// conversations. Optional columns are read only if `columns` names them.
@@ -156,6 +159,10 @@ static StatusOr<std::string> pathOfEntry(const json &set,
   }
   if (!set.value("file_name", json()).is_string())
     return Status::invalid("has no 'file_name'");
+  if (folder.starts_with(kRemote))
+    return HubDataset{.name = folder.substr(kRemote.size()),
+                      .files = set["file_name"]}
+        .reference();
   return (std::filesystem::path(folder) / set["file_name"]).string();
 }
 
@@ -164,7 +171,17 @@ static StatusOr<json> readSets(const std::string &info,
                                const std::string &folder) {
   if (folder == kOnline)
     return json::object();
-  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(info));
+  std::string path = info;
+  if (folder.starts_with(kRemote)) {
+    const std::string name = folder.substr(kRemote.size());
+    if (!parseHubName(name))
+      return Status::invalid("'{}' is no name of a data set on the Hugging "
+                             "Face hub; write OWNER/NAME",
+                             name);
+    QLORA_ASSIGN_OR_RETURN(
+        path, findHubFile({.name = name, .files = "dataset_info.json"}));
+  }
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 

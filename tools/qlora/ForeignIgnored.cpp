@@ -11,7 +11,8 @@ namespace qlora {
 static const ForeignRow kTuning[] = {
     {"flash_attention flash_attn xformers_attention sdp_attention "
      "flex_attention sage_attention eager_attention attn_implementation "
-     "flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_d512 "
+     "flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_mlp "
+     "flash_attn_d512 "
      "flash_optimum flex_attn_compile_kwargs large_head_attention sdpa_varlen "
      "fused_attn_kernel gemma4_hybrid_attn_impl use_unsloth use_v1_kernels "
      "use_kernels use_glm_dsa_kernels use_dsv4_kernels "
@@ -165,13 +166,16 @@ static const ForeignRow kOthers[] = {
      "configures evaluations, not training: see --predict-with-generate"},
     {"temperature top_p top_k length_penalty skip_special_tokens", "", kAny,
      "samples answers: --predict-with-generate answers greedily"},
-    {"processor_type processor_kwargs image_size image_resize_algorithm "
+    {"processor_kwargs image_size image_resize_algorithm "
      "image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches "
      "video_max_pixels video_min_pixels video_fps video_maxlen "
      "use_audio_in_video audio_sampling_rate media_dir role_boundaries "
      "freeze_mm_modules freeze_vision_tower freeze_multi_modal_projector "
      "freeze_language_model",
      "", kAny, "is for images, videos and sound: text is trained"},
+    {"eta_min adam_eps test_value gptq_disable_exllama", "", kAny,
+     "is no key of axolotl, which ignores it"},
+    {"gptq", "", kAny, "is not needed: config.json has the stored format"},
     {"pissa_convert", "", kAny,
      "is always done: the result is a plain LoRA of the model"},
     // The key that turns the method on is refused.

@@ -80,9 +80,7 @@ static const ForeignRow kWithRemedy[] = {
      "configures reinforcement learning: write rl_beta for its beta"},
     {"tokenizer_config base_model_config", "", kOff,
      "names files of another model: copy them into the model's folder"},
-    {"overrides_of_model_config model_config rope_scaling moe_aux_loss_coef "
-     "router_aux_loss_coef",
-     "", kOff,
+    {"rope_scaling moe_aux_loss_coef router_aux_loss_coef", "", kOff,
      "would change the model's configuration: write it into config.json"},
     {"tokens add_tokens add_special_tokens new_special_tokens_config "
      "added_tokens_overrides eos_token",
@@ -95,9 +93,11 @@ static const ForeignRow kWithRemedy[] = {
     {"create_new_adapter", "", kOff,
      "adds a second adapter: merge the first one into the model (qlora export "
      "--to merged), and train that"},
-    {"dataset_exact_deduplication min_sample_len dataset_shard_num "
-     "dataset_shard_idx",
-     "", kOff, "leaves rows out: write a file without them"},
+    {"dataset_shard_num dataset_shard_idx", "", kOff,
+     "leaves rows out: write a file without them"},
+    {"processor_type", "", kOff,
+     "trains on images or sound, but only text is supported: remove it, and "
+     "rows with images or sound"},
     {"pretraining_dataset", "", kOff,
      "splits texts into rows of sequence_len: write datasets with type: "
      "completion and rows that are short enough"},
@@ -131,10 +131,10 @@ static const ForeignRow kMethods[] = {
      "", kOff, "changes the tokens of rows in an unsupported way: remove it"},
     {"resize_vocab shrink_embeddings fix_untrained_tokens reinit_weights "
      "train_from_scratch shift_attn s2_attention max_packed_sequence_len "
-     "flash_attn_rms_norm mixture_of_depths scaling_softmax use_pose "
+     "mixture_of_depths scaling_softmax use_pose "
      "use_llama_pro use_onebitllms peft_layer_replication "
      "peft_ensure_weight_tying unfrozen_parameters lisa_n_layers "
-     "lisa_step_interval relora relora_steps qat gptq dsv4_bf16_all "
+     "lisa_step_interval relora relora_steps qat dsv4_bf16_all "
      "dsv4_fp4_grouped_mode dsv4_fp8_nonexpert_mode gemma4_fp8_nonexpert "
      "gemma4_nf4_nonexpert nvfp4_merge_aware nvfp4_merge_aware_start_step "
      "use_kt use_hyper_parallel model_kwargs overrides_of_model_kwargs "

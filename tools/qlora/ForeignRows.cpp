@@ -39,7 +39,8 @@ static const ForeignRow kTranslatedRows[] = {
      "takes true or false"},
     {"lora_model_dir", "adapter_name_or_path", kAny, ""},
     {"chat_template", "chat_template",
-     "tokenizer_default= phi_3=phi3 qwen_25=qwen2.5 mistral_v1=mistral "
+     "tokenizer_default= phi_3=phi3 qwen_25=qwen2.5 qwen3=axolotl-qwen3 "
+     "mistral_v1=mistral "
      "tokenizer_default_fallback_chatml= *",
      "uses the tokenizer's template, or qlora's template of that name"},
     {"lora_modules_to_save", "modules_to_save", kAny, ""},

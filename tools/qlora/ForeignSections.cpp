@@ -49,6 +49,8 @@ Status Translation::translatePlugins(const YamlEntry &entry) {
 /// Remembers the tokens: they must be the model's, whose folder is not known
 /// yet. pad_token is ignored, because padding is never in the loss.
 Status Translation::translateSpecialTokens(const YamlEntry &entry) {
+  if (!entry.value.is_object() && entry.key == "tokens")
+    return translateRow(entry);
   if (!entry.value.is_object())
     return refused("expects names of tokens, such as {eos_token: </s>}");
   for (const auto &[token, text] : entry.value.items())
@@ -72,10 +74,67 @@ Status Translation::translateSection(const YamlEntry &entry) {
     if (!std::ranges::count(splitWords(kKnown.at(entry.key)), key))
       return Status::invalid("has '{}', which is not supported: remove it",
                              key);
-    if (!value.is_null())
-      QLORA_RETURN_IF_ERROR(translateRow({key, value, entry.line, entry.key}));
+    if (value.is_null())
+      continue;
+    QLORA_RETURN_IF_ERROR(translateRow({key, value, entry.line, entry.key}));
+    // PEFT replaces the base by its NF4 values, without double quantization.
+    if (key == "loftq_config") {
+      add(entry, "init_lora_weights", "loftq");
+      add(entry, "load_in_4bit", "true");
+      add(entry, "bnb_4bit_use_double_quant", "false");
+    }
   }
   return Status::ok();
+}
+
+/// Translates changes of config.json: only whether the routers have a loss.
+Status Translation::translateModelConfig(const YamlEntry &entry) {
+  if (isOffWord(foreignNameOf(entry.value)))
+    return Status::ok();
+  if (!entry.value.is_object())
+    return refused("expects names and values");
+  for (const auto &[key, value] : entry.value.items()) {
+    const std::string word = foreignNameOf(value);
+    if (key != "output_router_logits" || (word != "true" && word != "false"))
+      return Status::invalid("has '{}', which would change the model's "
+                             "configuration: write it into config.json",
+                             key);
+    file.modelKeys[key] = word == "true";
+  }
+  return Status::ok();
+}
+
+/// With bf16, bfloat16 only says how axolotl loads the base.
+Status Translation::translateBfloat16(const YamlEntry &entry) {
+  const json *bf16 = find("bf16");
+  const std::string word = bf16 ? foreignNameOf(*bf16) : "false";
+  if (word != "true" && word != "auto")
+    return translateRow(entry);
+  return note(entry, "has no effect with bf16"), Status::ok();
+}
+
+/// Returns the data sets to read. If axolotl removes duplicates, a data set
+/// that is named again adds nothing.
+json Translation::distinctSets(const json &sets) const {
+  const json *key = find("dataset_exact_deduplication");
+  if (!key || isOffWord(foreignNameOf(*key)) || !sets.is_array())
+    return sets;
+  json distinct = json::array();
+  for (const json &set : sets)
+    if (!std::ranges::count(distinct, set))
+      distinct.push_back(set);
+  return distinct;
+}
+
+/// axolotl compares the rows of all data sets. qlora compares those of each.
+Status Translation::translateDuplicates(const YamlEntry &entry) {
+  const json *sets = find("datasets");
+  if (isOffWord(foreignNameOf(entry.value)))
+    return Status::ok();
+  if ((sets && distinctSets(*sets).size() > 1) || find("test_datasets"))
+    return refused("compares the rows of several data sets, which is not "
+                   "supported: use one data set");
+  return add(entry, "drop_duplicates", entry.value), Status::ok();
 }
 
 /// axolotl adapts the union of lora_target_linear and lora_target_modules.
@@ -169,6 +228,29 @@ Status Translation::translateAccelerator(const YamlEntry &entry) {
     return refused("divides a batch among ranks, which is not supported: "
                    "remove split_batches");
   return note(entry, "tunes the other tool: not needed"), Status::ok();
+}
+
+/// Refuses optimizers that need whole tensors if all weights are trained in
+/// shards.
+Status Translation::checkShards() const {
+  static constexpr const char *kOfShards = "adamw_torch lion rmsprop";
+  const std::string mesh = valueOf("parallel");
+  const OptionRow *row = findOption(optionTable(), "optim");
+  if (valueOf("finetuning_type") != "full" || request.ranks.all == 1 ||
+      !(mesh.find("fsdp") != mesh.npos || mesh.find("zero2") != mesh.npos))
+    return Status::ok();
+  for (const YamlEntry &entry : file.entries) {
+    if (findOption(optionTable(), entry.key) != row || !flagOf("optim").empty())
+      continue;
+    QLORA_ASSIGN_OR_RETURN(const json optimizer,
+                           parseOptionText(*row, foreignNameOf(entry.value)));
+    if (!std::ranges::count(splitWords(kOfShards), foreignNameOf(optimizer)))
+      return Status::invalid("{}:{}: '{}': {} cannot update shards of weights "
+                             "({}): write adamw_torch or lion",
+                             path, entry.line, entry.spelling(),
+                             foreignNameOf(optimizer), mesh);
+  }
+  return Status::ok();
 }
 
 /// Accepts the name of a second model if it is the model.

@@ -47,6 +47,10 @@ private:
   Status translateSpecialTokens(const YamlEntry &entry);
   Status translatePlugins(const YamlEntry &entry);
   Status translateSection(const YamlEntry &entry);
+  Status translateModelConfig(const YamlEntry &entry);
+  Status translateBfloat16(const YamlEntry &entry);
+  Status translateDuplicates(const YamlEntry &entry);
+  nlohmann::ordered_json distinctSets(const nlohmann::ordered_json &sets) const;
   Status translateTargets(const YamlEntry &entry);
   Status translateCheckpointing(const YamlEntry &entry);
   Status translateSampling(const YamlEntry &entry);
@@ -77,6 +81,7 @@ private:
   Status addDefaults();
   Status addDefault(const ForeignDefault &initial);
   Status checkAdapter() const;
+  Status checkShards() const;
   void turnOffDropout();
   void noteTool();
 

@@ -32,9 +32,14 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"dataset_test_split", &Translation::skip},
      {"dataset_revision", &Translation::skip},
      {"special_tokens", &Translation::translateSpecialTokens},
+     {"tokens", &Translation::translateSpecialTokens},
      {"plugins", &Translation::translatePlugins},
      {"bnb_config_kwargs", &Translation::translateSection},
      {"peft", &Translation::translateSection},
+     {"model_config", &Translation::translateModelConfig},
+     {"overrides_of_model_config", &Translation::translateModelConfig},
+     {"bfloat16", &Translation::translateBfloat16},
+     {"dataset_exact_deduplication", &Translation::translateDuplicates},
      {"lora_target_modules", &Translation::translateTargets},
      {"gradient_checkpointing", &Translation::translateCheckpointing},
      {"train_sampling_strategy", &Translation::translateSampling},
@@ -88,7 +93,7 @@ Status Translation::translateData(const YamlEntry &entry) {
   QLORA_ASSIGN_OR_RETURN(
       const ForeignData found,
       entry.key.ends_with("datasets")
-          ? dataOfDatasets(entry.value, base, objective(), isTest)
+          ? dataOfDatasets(distinctSets(entry.value), base, objective(), isTest)
           : dataOfNames(foreignNameOf(entry.value), base,
                         folder && folder->is_string()
                             ? folder->get<std::string>()
@@ -144,6 +149,8 @@ void Translation::addData() {
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
     add(dataEntry, "row_format", json(data.formats));
+  if (data.dropsSystem)
+    add(dataEntry, "drop_system_messages", "true");
   json columns = json::object();
   for (const auto &[name, column] : data.columns)
     if (name != column)
@@ -352,20 +359,20 @@ Status Translation::translatePerEpoch(const YamlEntry &entry) {
   for (const char *key : {"num_epochs", "num_train_epochs"})
     if (const json *value = find(key); value && epochs.empty())
       epochs = foreignNameOf(*value);
-  double times = 0, all = 1;
-  std::from_chars(word.data(), word.data() + word.size(), times);
+  const StatusOr<double> times = parseNumber<double>(word);
+  double all = 1;
   std::from_chars(epochs.data(), epochs.data() + epochs.size(), all);
   const bool saves = entry.key == "saves_per_epoch";
   const char *strategy = saves ? "save_strategy" : "eval_strategy";
   if (isOffWord(word))
     return add(entry, strategy, "no"), Status::ok();
-  if (!(times * all > 0))
+  if (!times.isOk() || !(*times * all > 0))
     return refused("takes a number above 0");
-  if (times * all <= 1)
+  if (*times * all <= 1)
     return add(entry, strategy, "epoch"), Status::ok();
   add(entry, strategy, "steps");
   add(entry, saves ? "save_steps" : "eval_steps",
-      fmt::format("{}", 1 / (times * all)));
+      fmt::format("{}", 1 / (*times * all)));
   return Status::ok();
 }
 

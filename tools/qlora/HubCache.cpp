@@ -88,12 +88,22 @@ static bool isCommit(const std::string &text) {
          });
 }
 
-/// Returns a snapshot's path, which may not exist. Empty for an unknown commit.
-static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
-  std::string folder = "models--" + name.id;
+/// Returns the cache's folder of a repository, "models--OWNER--NAME".
+static fs::path folderOf(const std::string &kind, const std::string &id) {
+  std::string folder = kind + "--" + id;
   if (const size_t slash = folder.find('/'); slash != folder.npos)
     folder.replace(slash, 1, "--");
-  const fs::path model = cache / folder;
+  return hubCache() / folder;
+}
+
+std::string hubDataPath(const std::string &id, const std::string &commit,
+                        const std::string &file) {
+  return (folderOf("datasets", id) / "snapshots" / commit / file).string();
+}
+
+/// Returns a snapshot's path, which may not exist. Empty for an unknown commit.
+static fs::path snapshotOf(const HubName &name) {
+  const fs::path model = folderOf("models", name.id);
   auto commit = readWholeFile(model / "refs" / name.revision);
   std::string hash = commit.isOk() ? *commit : name.revision;
   while (!hash.empty() && std::isspace(static_cast<unsigned char>(hash.back())))
@@ -147,9 +157,9 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
         "'{}' is not a local folder, and there is no folder for models of the "
         "Hugging Face hub; set HF_HOME to a folder",
         name.id);
-  Status status = checkSnapshot(snapshotOf(name, cache), name);
+  Status status = checkSnapshot(snapshotOf(name), name);
   if (status.isOk())
-    return snapshotOf(name, cache).string();
+    return snapshotOf(name).string();
   const std::string nearest = nearestModelFolder(name.id);
   if (isOffline())
     return Status::notFound(
@@ -166,12 +176,25 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-data", {"fetch-model", name.id, name.revision}},
               ToolVerbosity::kTerminal));
-  status = checkSnapshot(snapshotOf(name, cache), name);
+  status = checkSnapshot(snapshotOf(name), name);
   if (status.isOk())
-    return snapshotOf(name, cache).string();
+    return snapshotOf(name).string();
   return Status::error(status.code(),
                        "'{}' was fetched but cannot be trained: {}", name.id,
                        status.message());
+}
+
+std::string presentModelFolder(const std::string &word, const std::string &base,
+                               const std::string &revision) {
+  std::error_code ignored;
+  const std::string path = absolutePath(word, base);
+  if (fs::exists(path + "/config.json", ignored))
+    return path;
+  const auto name = parseHubName(word, revision);
+  if (!name || fs::exists(path, ignored))
+    return "";
+  const fs::path snapshot = snapshotOf(*name);
+  return checkSnapshot(snapshot, *name).isOk() ? snapshot.string() : "";
 }
 
 StatusOr<std::string> modelFolder(const std::string &word) {

@@ -31,8 +31,17 @@ struct HubName {
 std::optional<HubName> parseHubName(const std::string &word,
                                     const std::string &revision = "");
 
+/// Returns the path of a data set's file in the cache, which may not exist.
+std::string hubDataPath(const std::string &id, const std::string &commit,
+                        const std::string &file);
+
 /// Returns the snapshot's folder. Fetches the snapshot unless it is complete.
 StatusOr<std::string> hubModelFolder(const HubName &name);
+
+/// Returns the folder of the model `word` if it needs no fetch: a path relative
+/// to `base`, or a complete snapshot. Else an empty text.
+std::string presentModelFolder(const std::string &word, const std::string &base,
+                               const std::string &revision);
 
 /// Returns the folder of the model `word`: `word` itself if it exists or is not
 /// a hub name, else the snapshot.

@@ -179,6 +179,13 @@ StatusOr<std::string> findHubReference(const std::string &reference,
   return output.out.substr(0, output.out.find('\n'));
 }
 
+StatusOr<std::string> findHubFile(const HubDataset &data) {
+  QLORA_ASSIGN_OR_RETURN(const std::string found,
+                         findHubReference(data.reference(), ""));
+  const size_t at = found.find('@'), end = found.find('?', at);
+  return hubDataPath(data.name, found.substr(at + 1, end - at - 1), data.files);
+}
+
 /// Evaluates with --dataset-test-split of the data set that is trained on.
 static Status addTestSplit(const std::string &split, Options &options) {
   if (split.empty() || !options.paths("validation_file").empty())

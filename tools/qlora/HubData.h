@@ -22,10 +22,10 @@ namespace qlora {
 /// A split of a data set on the hub.
 struct HubDataset {
   std::string name;
-  std::string revision; ///< empty: main
-  std::string config;   ///< subset; empty: the default one
-  std::string split;    ///< with its slice; empty: train
-  std::string files;    ///< patterns instead of a split, separated by commas
+  std::string revision = {}; ///< empty: main
+  std::string config = {};   ///< subset; empty: the default one
+  std::string split = {};    ///< with its slice; empty: train
+  std::string files = {}; ///< patterns instead of a split, separated by commas
 
   std::string reference() const;
 };
@@ -73,6 +73,9 @@ Status findHubData(std::span<const OptionSetting> flags,
 /// misspelled name of a file in `folder` is pointed out.
 StatusOr<std::string> findHubReference(const std::string &reference,
                                        const std::string &folder);
+
+/// Returns the path of a data set's file, which is in the cache then.
+StatusOr<std::string> findHubFile(const HubDataset &data);
 
 } // namespace qlora
 

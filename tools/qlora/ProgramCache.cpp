@@ -23,10 +23,10 @@ namespace qlora {
 namespace fs = std::filesystem;
 
 Status addModel(ContentHash &hash, const std::string &folder,
-                const nlohmann::ordered_json &dropout) {
+                const nlohmann::ordered_json &modelKeys) {
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
-                         readHfConfig(folder, dropout));
+                         readHfConfig(folder, modelKeys));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   hash.add(dumpJson(describeArithmetic(config)));
   // describeArithmetic() omits settings that affect only training.

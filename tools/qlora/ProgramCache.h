@@ -24,9 +24,9 @@ namespace qlora {
 
 /// Hashes the inputs of qlora-import: the arithmetic in config.json, settings
 /// that affect only training, such as dropout, and the names, types and shapes
-/// of the model's tensors. `dropout` contains the importer's dropout flags.
+/// of the model's tensors. `modelKeys`: the importer's flags.
 Status addModel(ContentHash &hash, const std::string &folder,
-                const nlohmann::ordered_json &dropout);
+                const nlohmann::ordered_json &modelKeys);
 
 /// Hashes this machine's CPU features, for `--march native`.
 void addInstructions(ContentHash &hash);

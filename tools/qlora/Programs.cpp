@@ -19,7 +19,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   ContentHash hash;
   hash.add(QLORA_VERSION);
   QLORA_RETURN_IF_ERROR(addModel(hash, options.text("model_name_or_path"),
-                                 configuration.dropout));
+                                 configuration.modelKeys));
   addInstructions(hash);
   QLORA_ASSIGN_OR_RETURN(const bool rows, hasRows(options.paths("train_file")));
   hash.add(rows ? "rows" : "no rows");

@@ -145,7 +145,9 @@ class DefaultsTest(ForeignTest):
         self.assert_options(text + "load_in_4bit: true\n",
                             {"load-in-4bit": "true"})
         # PEFT has no default modules for this model.
-        self.write('{"model_type": "qwen3_moe"}', "moe/config.json")
+        golden = "../../../Inputs/goldens/qwen3moe-nf4/model/config.json"
+        with open(os.path.join(INPUTS, golden), encoding="utf-8") as file:
+            self.write(file.read(), "moe/config.json")
         self.assertIn("PEFT has no modules for the model_type 'qwen3_moe'",
                       self.refusal(TRL.replace(MODEL, "moe")))
 
@@ -237,6 +239,8 @@ class DataTest(ForeignTest):
                 ("alpaca.jsonl", "alpaca", '["alpaca"]'),
                 ("chat.jsonl", "chat_template", '["chat"]'),
                 ("chat.jsonl", "sharegpt", '["chat"]'),
+                ("alpaca.jsonl", "alpaca:chat", '["alpaca-chat"]'),
+                ("alpaca.jsonl", "jeopardy", '["jeopardy"]'),
                 ("text.jsonl", "completion", '["text"]')):
             self.assert_options(file((path, f"type: {kind}")),
                                 {"row-format": formats})
@@ -261,7 +265,7 @@ class DataTest(ForeignTest):
                 ("type: {format: '[INST] {instruction} [/INST]'}", "'format'"),
                 ("type: alpaca_chat.load_qa", "'type: alpaca_chat.load_qa'"),
                 ("type: input_output", "'type: input_output'"),
-                ("type: alpaca:chat", "'type: alpaca:chat'"),
+                ("type: gpteacher", "'type: gpteacher'"),
                 ("type: alpaca_w_system.load_open_orca",
                  "'type: alpaca_w_system.load_open_orca'"),
                 ("type: chat_template, train_on_eos: all",

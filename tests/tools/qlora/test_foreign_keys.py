@@ -114,6 +114,65 @@ class ValuesTest(test_foreign_configs.ForeignTest):
         self.assert_options(head + "peft_use_rslora: true\nlora_r: 4\n",
                             {"use-rslora": "true"})
 
+    def test_rows_left_out(self):
+        head = AXOLOTL + "datasets:\n- {path: chat.jsonl, type: chat_template"
+        self.assert_options(
+            head + ", drop_system_message: true, roles: {user: [user], "
+            "assistant: [assistant], system: [system]}}\nmin_sample_len: 9\n"
+            "dataset_exact_deduplication: true\n",
+            {"drop-system-messages": "true", "min-length": "9",
+             "drop-duplicates": "true"})
+        twice = head + "}\n- {path: %s, type: chat_template}\n" \
+            "dataset_exact_deduplication: true\n"
+        self.assert_options(twice % "chat.jsonl", {"drop-duplicates": "true"})
+        self.assertIn("compares the rows of several data sets",
+                      self.refusal(twice % "text.jsonl"))
+        self.assertIn("with and without drop_system_message", self.refusal(
+            head + "}\n- {path: a.jsonl, drop_system_message: true}\n"))
+
+    def test_the_model(self):
+        experts = os.path.join(
+            HERE, "../../Inputs/goldens/mixtral/model")
+        head = AXOLOTL.replace(MODEL, experts) + DATASETS
+        found, notes = self.options(
+            head + "lora_target_linear: true\n"
+            "model_config: {output_router_logits: true}\n")
+        self.assertEqual(found["output-router-logits"], "true")
+        self.assertEqual(found["lora-target-modules"],
+                         '["q_proj","k_proj","v_proj","o_proj"]')
+        self.assertIn("those outside of the experts", notes)
+        self.assertIn("has 'rope_theta', which would change", self.refusal(
+            head + "model_config: {rope_theta: 5}\n"))
+        self.assertIn("LlamaForCausalLM has no experts", self.refusal(
+            AXOLOTL + DATASETS
+            + "model_config: {output_router_logits: true}\n"))
+        full = head.replace("adapter: lora\n", "")
+        self.assertIn("train.yaml:1: 'base_model': MixtralForCausalLM has "
+                      "experts, which cannot be trained in full",
+                      self.refusal(full))
+        # One message has the model and the keys.
+        self.write('{"architectures": ["MambaForCausalLM"]}', "m/config.json")
+        done = self.run_qlora("train", self.write(
+            AXOLOTL.replace(MODEL, "m") + DATASETS + "fp16: true\n"), code=1)
+        self.assertIn("has 2 problems", done.stderr)
+        self.assertIn("'base_model': ", done.stderr)
+        self.assertIn("'fp16': float16 is not supported", done.stderr)
+
+    def test_optimizers_of_shards(self):
+        text = (f"base_model: {MODEL}\n" + DATASETS
+                + "optimizer: adamw_8bit\nfsdp: full_shard\n")
+        self.assertIn("train.yaml:3: 'optimizer': adamw_bnb_8bit cannot update "
+                      "shards of weights (fsdp=2)",
+                      self.refusal(text, "--gpus=2"))
+        self.options(text)
+        self.options("adapter: lora\n" + text, "--gpus=2")
+
+    def test_loftq(self):
+        self.assert_options(
+            AXOLOTL + DATASETS + "peft: {loftq_config: {loftq_bits: 4}}\n",
+            {"init-lora-weights": "loftq", "load-in-4bit": "true",
+             "bnb-4bit-use-double-quant": "false"})
+
     def test_words_for_numbers_and_names(self):
         self.assert_options(
             AXOLOTL + DATASETS + "sequence_len: 1_000\noptimizer: "

@@ -38,6 +38,8 @@ class SchedulesTest(test_foreign_configs.ForeignTest):
         one = self.HEAD.replace("num_epochs: 2", "num_epochs: 1")
         self.assert_options(one + "evals_per_epoch: 1\nsaves_per_epoch: 1\n", {
             "eval-strategy": "epoch", "save-strategy": "epoch"})
+        self.assertIn("'evals_per_epoch': takes a number above 0",
+                      self.refusal(self.HEAD + "evals_per_epoch: 4x\n"))
         self.assert_options(self.HEAD + "evals_per_epoch: 0\n",
                             {"eval-strategy": "no"})
         self.assert_options(self.HEAD + "saves_per_epoch: 1\n",

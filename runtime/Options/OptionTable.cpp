@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The option table: name, type, default, use, section, help and aliases.
+// RunOptions.def has the rows that follow.
 
 #include "runtime/Options/OptionTable.h"
 
@@ -355,146 +356,7 @@ const OptionRow kRows[] = {
      "4 or 8 ranks with the same rows per step give equal bits; slower; not "
      "with a sharded base"},
 
-    {"packing", kBool, "false", kRun, kData,
-     "put several short rows of JSONL data into one, as TRL does: an epoch "
-     "has fewer steps. See --step-packing to keep the steps", "sample_packing"},
-    {"step_packing", kChoice, "auto", kRun, kData,
-     "put the rows of each step into shared sequences instead of padding them: "
-     "same steps and losses, less time. auto: true for files of rows, unless "
-     "--rl or --parallel pp is used; false for token files, whose "
-     "micro-batches are fixed", "-padding_free", "auto true false"},
-    {"val_set_size", kFloat, "0", kRun, kData,
-     "rows of --train-file to use for validation instead, drawn with --seed: "
-     "a fraction below 1, such as 0.05, or a number", "val_size", "", 0, 1e15},
-    {"max_samples", kInt, "0", kRun, kData,
-     "read only the first rows of each file or data set, this many, also for "
-     "validation; 0: all", "", "", 0, 1e15},
-    {"min_length", kInt, "0", kRun, kData,
-     "leave out rows of fewer tokens than this; 0: keep all", "min_sample_len",
-     "", 0, 1e15},
-    {"drop_duplicates", kBool, "false", kRun, kData,
-     "leave out rows with the same tokens and labels as an earlier row of the "
-     "same file or data set"},
-    {"drop_system_messages", kBool, "false", kRun, kData,
-     "leave out the system message at the start of a conversation"},
-    {"dataset_columns", kTextMap, "{}", kRun, kData,
-     "names of columns in the data, such as prompt=question "
-     "completion=answer; system= ignores a column", "columns"},
-    {"row_format", kNames, "[]", kRun, kData,
-     "accepted formats of rows; empty: all. text; completion: prompt and "
-     "completion; chat: messages or conversations; alpaca: instruction and "
-     "output in the Alpaca prompt; turns: instruction and output as turns of "
-     "the chat template; axolotl's prompts: alpaca-chat, alpaca-chatml, "
-     "alpaca-phi, jeopardy, chatml-ultra, llama3-ultra"},
-    {"excess_length_strategy", kChoice, "truncate", kRun, kData,
-     "for rows of more than --max-length tokens: truncate cuts the end, drop "
-     "leaves the row out, raise refuses the data", "", "truncate drop raise"},
-    {"dataset_text_field", kString, "text", kRun, kData, "column of plain text",
-     "text_column"},
-    {"dataset_num_proc", kInt, "0", kRun, kData,
-     "processes that tokenize a large file, at most 16; 0: one per CPU",
-     "preprocessing_num_workers dataset_processes", "", 0, 65536},
-    {"completion_only_loss", kBool, "true", kRun, kData,
-     "for rows with prompt and completion: only the completion is in the loss",
-     "mask_prompt"},
-    {"assistant_only_loss", kBool, "true", kRun, kData,
-     "for conversations: only the assistant's turns are in the loss"},
-    {"allow_template_drops", kBool, "false", kRun, kData,
-     "accept conversations whose tools, tool calls, messages or reasoning the "
-     "chat template drops"},
-    {"chat_template", kPath, "", kRun, kData,
-     "chat template to use instead of the tokenizer's: a Jinja file, or "
-     "alpaca, chatml, gemma, gemma3, llama2, llama3, mistral, phi3, qwen2.5, "
-     "vicuna, zephyr; qwen3-training: Qwen3's for several turns and tools; "
-     "llamafactory-NAME: LLaMA-Factory's chatml, gemma, llama3, phi, phi4, "
-     "qwen, qwen3; axolotl-qwen3", "chat_template_path",
-     "alpaca axolotl-qwen3 chatml gemma gemma3 llama2 llama3 "
-     "llamafactory-chatml llamafactory-gemma llamafactory-llama3 "
-     "llamafactory-phi llamafactory-phi4 llamafactory-qwen "
-     "llamafactory-qwen3 mistral phi3 qwen2.5 qwen3-training vicuna zephyr"},
-
-    {"eval_strategy", kChoice, "no", kRun, kReport,
-     "when to evaluate during training. no: only if --eval-steps is positive; "
-     "steps: every --eval-steps; epoch: after each epoch",
-     "evaluation_strategy", "no steps epoch"},
-    {"eval_steps", kSteps, "0", kRun, kReport,
-     "optimizer steps between evaluations, also if --eval-strategy is no; "
-     "below 1: a fraction of all steps; 0: as --logging-steps, if "
-     "--eval-strategy is steps", "", "", 0, 1e15},
-    {"eval_delay", kFloat, "0", kRun, kReport,
-     "no evaluation after fewer than this many optimizer steps, or epochs with "
-     "--eval-strategy epoch; those before training and at its end remain", "",
-     "", 0, 1e15},
-    {"logging_steps", kSteps, "10", kRun, kReport,
-     "optimizer steps between log lines; below 1: a fraction of all steps",
-     "log_every_n_steps steps_per_report", "", 1e-9, 1e15},
-    {"logging_first_step", kBool, "false", kRun, kReport,
-     "also log a line after the first optimizer step"},
-    {"predict_with_generate", kBool, "false", kRun, kReport,
-     "in each evaluation, also answer the validation rows, greedily, and "
-     "compare the answers with theirs: exact match, f1, ROUGE, answers that "
-     "end. qlora train then compiles a program that also generates, of "
-     "--generation-batch 8 unless another one is given"},
-    {"generation_max_new_tokens", kInt, "auto", kRun, kReport,
-     "maximum tokens of an answer of --predict-with-generate; auto: until the "
-     "row has --generation-length tokens. With qlora train, the default is "
-     "256, or auto if --generation-length is given", "", "auto", 1, 1 << 24},
-    {"compute_metrics", kPath, "", kRun, kReport,
-     "Python file with a function of your own, which gets the answers and "
-     "references of --predict-with-generate and returns further metrics"},
-    {"run_name", kString, "", kOutput, kReport,
-     "name of the run in qlora compare and in sessions/v1 of --output-dir; "
-     "empty: the start time"},
-    {"log_format", kChoice, "text", kRun, kReport,
-     "format of the log on standard output", "", "text json"},
-    {"report_to", kNames, "[]", kOutput, kReport,
-     "tensorboard: write event files too, which 'wandb sync "
-     "--sync-tensorboard' also reads; metrics.jsonl and trainer_log.jsonl are "
-     "always written"},
-    {"logging_dir", kPath, "", kOutput, kReport,
-     "folder for event files of --report-to; empty: runs/DATE_HOST in "
-     "--output-dir"},
-
-    {"save_strategy", kChoice, "steps", kRun, kSaving,
-     "when to write checkpoints; steps and epoch also write one at the end "
-     "and when a signal stops the run", "", "no steps epoch"},
-    {"save_steps", kSteps, "500", kRun, kSaving,
-     "optimizer steps between checkpoints; below 1: a fraction of all steps; "
-     "0: only at the end", "save_every", "", 0, 1e15},
-    {"save_total_limit", kInt, "0", kRun, kSaving,
-     "number of checkpoints to keep, not counting the best one with "
-     "--load-best-model-at-end; 0: all", "", "", 0, 1e9},
-    {"resume_from_checkpoint", kPath, "", kOutput, kSaving,
-     "checkpoint folder to resume from; true or latest: the newest complete "
-     "one in --output-dir, or none if there is none", "resume",
-     "true latest false"},
-    {"load_best_model_at_end", kBool, "false", kRun, kSaving,
-     "write the adapter of the best evaluation at the end"},
-    {"metric_for_best_model", kChoice, "loss", kRun, kSaving,
-     "metric that determines the best evaluation: loss, perplexity, "
-     "token_accuracy, exact_match; with --predict-with-generate also f1, "
-     "rouge1, rouge2, rougeL, rougeLsum, stopped", "",
-     "loss perplexity token_accuracy exact_match f1 rouge1 rouge2 rougeL "
-     "rougeLsum stopped eval_loss=loss eval_perplexity=perplexity "
-     "eval_token_accuracy=token_accuracy eval_exact_match=exact_match "
-     "eval_f1=f1 eval_rouge1=rouge1 eval_rouge2=rouge2 eval_rougeL=rougeL "
-     "eval_rougeLsum=rougeLsum eval_stopped=stopped argmax_match=exact_match "
-     "eval_argmax_match=exact_match"},
-    {"greater_is_better", kChoice, "auto", kRun, kSaving,
-     "whether the best evaluation has the greatest --metric-for-best-model; "
-     "auto: known for each metric", "", "auto true false"},
-    {"early_stopping_patience", kInt, "0", kRun, kSaving,
-     "stop after this many evaluations in a row without improvement; 0: never",
-     "", "", 0, 1e9},
-    {"early_stopping_threshold", kFloat, "0", kRun, kSaving,
-     "minimum change of --metric-for-best-model that counts as an improvement",
-     "", "", 0},
-    {"on_nonfinite", kChoice, "abort", kRun, kSaving,
-     "if a loss or gradient is not finite: abort the run, skip the step, or "
-     "rewind to the newest checkpoint's weights and continue after the step",
-     "", "abort skip rewind"},
-    {"overwrite_output_dir", kBool, "false", kOutput, kSaving,
-     "write into --output-dir even if it is not empty"},
+#include "runtime/Options/RunOptions.def"
 };
 
 } // namespace

@@ -111,7 +111,7 @@ class ChatTemplatesTest(unittest.TestCase):
     def test_the_options_of_qlora_name_them_all(self):
         from qlora_data.model_files import SHIPPED
         path = os.path.join(ROOT, "runtime", "Options",
-                            "OptionTable.cpp")
+                            "RunOptions.def")
         with open(path, encoding="utf-8") as file:
             row = re.search(r'\{"chat_template",.*?\},\n', file.read(), re.S)
         words = "".join(re.findall(r'"([^"]*)"', row[0].split(

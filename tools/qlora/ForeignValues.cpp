@@ -359,7 +359,7 @@ Status Translation::translatePerEpoch(const YamlEntry &entry) {
   for (const char *key : {"num_epochs", "num_train_epochs"})
     if (const json *value = find(key); value && epochs.empty())
       epochs = foreignNameOf(*value);
-  const StatusOr<double> times = parseNumber<double>(word);
+  StatusOr<double> times = parseNumber<double>(word);
   double all = 1;
   std::from_chars(epochs.data(), epochs.data() + epochs.size(), all);
   const bool saves = entry.key == "saves_per_epoch";

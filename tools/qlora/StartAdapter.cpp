@@ -13,6 +13,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Options/AdapterTargets.h"
+#include "runtime/Options/OptionValue.h"
 #include "tools/qlora/GenerationSource.h"
 
 namespace qlora {

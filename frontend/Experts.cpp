@@ -18,7 +18,6 @@ namespace qlora {
 
 static constexpr const char *kChosenKey = "num_experts_per_tok";
 static constexpr const char *kNormalizeKey = "norm_topk_prob";
-static constexpr const char *kLogitsKey = "output_router_logits";
 static constexpr const char *kLossKey = "router_aux_loss_coef";
 static constexpr const char *kNoiseKey = "router_jitter_noise";
 static constexpr const char *kStepKey = "decoder_sparse_step";
@@ -30,10 +29,16 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
     return false;
   if (!experts.shared.empty() && key == experts.sharedKey)
     return true;
-  const std::string_view keys[] = {
-      experts.countKeys[0], experts.countKeys[1], experts.innerKey, kChosenKey,
-      kNormalizeKey,        kLogitsKey,           kLossKey,         kNoiseKey,
-      kStepKey,             kDenseKey};
+  const std::string_view keys[] = {experts.countKeys[0],
+                                   experts.countKeys[1],
+                                   experts.innerKey,
+                                   kChosenKey,
+                                   kNormalizeKey,
+                                   kRouterLogits,
+                                   kLossKey,
+                                   kNoiseKey,
+                                   kStepKey,
+                                   kDenseKey};
   return std::ranges::find(keys, key) != std::end(keys) ||
          key == experts.glu.limitKey || key == experts.glu.slopeKey;
 }
@@ -95,7 +100,8 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
 /// exists only if `output_router_logits` is true.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
-  QLORA_ASSIGN_OR_RETURN(const bool hasLoss, fields.boolean(kLogitsKey, false));
+  QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
+                         fields.boolean(kRouterLogits, false));
   if (hasLoss) {
     QLORA_ASSIGN_OR_RETURN(experts.routerLoss,
                            fields.notNegative(kLossKey, 0.001));

@@ -43,6 +43,9 @@ struct ExpertsConfig {
   std::vector<bool> layers; ///< per layer: true if it has experts
 };
 
+/// Key of config.json: whether the routers have a loss.
+inline constexpr const char *kRouterLogits = "output_router_logits";
+
 /// True for keys that `readExperts` reads for this family.
 bool understandsExpertKey(const Family &family, std::string_view key);
 

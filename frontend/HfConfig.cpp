@@ -244,7 +244,7 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
 static Status replaceKeys(const Family &family, const json &instead,
                           json &root) {
   for (const auto &[name, value] : instead.items()) {
-    if (name == "output_router_logits") {
+    if (name == kRouterLogits) {
       if (!family.experts.isThere())
         return Status::invalid("{} has no experts; remove {}",
                                family.architecture, name);
@@ -312,6 +312,8 @@ StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                          fields.string("model_type", ""));
   QLORA_ASSIGN_OR_RETURN(config.family, findFamily(architectures, type));
   QLORA_RETURN_IF_ERROR(replaceKeys(*config.family, instead, root));
+  if (instead.contains(kRouterLogits))
+    config.givenRouterLogits = instead[kRouterLogits].get<bool>();
   QLORA_RETURN_IF_ERROR(checkConfigKeys(root, *config.family, config.warnings));
   QLORA_RETURN_IF_ERROR(readSizes(fields, config));
   QLORA_RETURN_IF_ERROR(readPadding(fields, config));

@@ -59,6 +59,7 @@ struct ModelConfig {
   bool outputBias = false; ///< of the attention
   bool mlpBias = false;
   ExpertsConfig experts;
+  std::optional<bool> givenRouterLogits; ///< of the importer's flag
   DropoutConfig dropout;
   double embeddingScale = 1, residualScale = 1, logitScale = 1;
   double attentionScale = 0;             ///< factor of the attention scores

@@ -138,6 +138,8 @@ ordered_json describeArithmetic(const ModelConfig &config) {
   model["sliding_window"] = onlyIf(window, window);
   model["sliding_layers"] = onlyIf(window, layersWith(config.windows));
   describeExperts(config, model);
+  if (config.givenRouterLogits)
+    model[kRouterLogits] = *config.givenRouterLogits;
   return model;
 }
 
@@ -152,10 +154,8 @@ static std::string valueText(const json &value) {
 static std::vector<std::string> differingKeys(const Options &options,
                                               const ordered_json &found) {
   std::vector<std::string> keys;
-  // --output-router-logits decides about the routers' loss when compiling.
   for (const auto &[key, value] : found.items())
-    if (key != "router_aux_loss_coef" &&
-        json(value) != json(options.recordedMetadata(key)))
+    if (json(value) != json(options.recordedMetadata(key)))
       keys.push_back(key);
   return keys;
 }
@@ -196,7 +196,12 @@ Status checkModelIdentity(const Options &options,
                             "--model-name-or-path DIR",
                             folder);
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
-  QLORA_ASSIGN_OR_RETURN(const ModelConfig config, readHfConfig(folder));
+  json instead = json::object(); // what a flag has replaced when importing
+  if (const json given = options.recordedMetadata(kRouterLogits);
+      !given.is_null())
+    instead[kRouterLogits] = given;
+  QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
+                         readHfConfig(folder, instead));
   QLORA_RETURN_IF_ERROR(
       compare(options, describeArithmetic(config), folder, modulePath));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));

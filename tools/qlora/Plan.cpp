@@ -15,6 +15,7 @@
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Kernels/Cuda/CudaGpu.h"
+#include "runtime/Options/ParallelMesh.h"
 #include "tools/qlora/Train.h"
 
 namespace qlora {
@@ -106,8 +107,8 @@ static std::string line(std::string_view name, std::string_view text) {
 /// Whether the ranks of a CPU share one copy of the base. For auto, the layout
 /// is not known here, and the answer is the one that needs more memory.
 static bool sharesBase(const std::string &parallel) {
-  return parallel == "none" || parallel.starts_with("zero") ||
-         parallel.starts_with("cp");
+  StatusOr<ParallelMesh> mesh = ParallelMesh::parse(parallel);
+  return mesh.isOk() && baseHolders(*mesh) == 1 && mesh->pp == 1;
 }
 
 /// Returns the line that says whether the plan fits. On a CPU, all ranks share

@@ -116,8 +116,8 @@ class BadModelTest(ToolTest):
         error = self.refusal({"text": "a b"}, TALK)
         self.assertIn(f"{self.data}:2: ", error)
         self.assertIn("needs a chat template", error)
-        self.assertIn("add --chat-template with a Jinja file or one of alpaca, "
-                      "chatml, ", error)
+        self.assertIn("add --chat-template with a Jinja file or one of "
+                      "alpaca, ", error)
 
     def test_tokenizer_files(self):
         self.write_data(TALK)

@@ -83,7 +83,7 @@ class NewcomerTest(QloraTest):
                               "--beta=0.2", "--output-dir=out",
                               "--logging-steps=1")
         self.assertRegex(done.stdout, r"(?m)^ +step +epoch +loss +acc +margin "
-                         r"+grad norm +lr +tok/s +time left$")
+                         r"+grad norm +lr +ms/step +time left$")
         self.assertRegex(done.stdout, r"(?m)^ +2/2 +2\.00 +0\.\d{4} +[01]\.\d\d"
                          r" +\S+ +\S+ +\S+ +\S+ +0:00:\d\d$")
         with open(self.folder + "/out/README.md", encoding="utf-8") as file:

@@ -154,7 +154,7 @@ class CheckTest(TargetTest):
                 (["missing.jsonl"], "there is no file"),
                 ([DATA, "--chat-template=qwen3"],
                  "/qwen3', and no template of that name. Fix: write a Jinja "
-                 "file, or one of: alpaca, chatml, "),
+                 "file, or one of: alpaca, "),
                 ([], "no train_file is given. Fix: --train-file FILE"),
                 ([DATA, "--validation-file=missing.jsonl"],
                  "--validation-file: there is no file"),

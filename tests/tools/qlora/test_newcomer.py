@@ -88,7 +88,7 @@ class NewcomerTest(QloraTest):
                          r" +\S+ +\S+ +\S+ +\S+ +0:00:\d\d$")
         with open(self.folder + "/out/README.md", encoding="utf-8") as file:
             card = file.read()
-        self.assertIn(", with DPO.", card)
+        self.assertIn("on preferences (`--rl dpo`).", card)
         for line in ("  - dpo", "| rl | dpo |", "| beta | 0.2 |",
                      "| loss\\_type | "):
             self.assertIn("\n" + line, card)

@@ -74,6 +74,11 @@ static std::vector<std::string> flagsOf(const OptionRow &row,
   return flags;
 }
 
+bool isYamlFile(const std::string &word) {
+  const std::string kind = std::filesystem::path(word).extension();
+  return kind == ".yaml" || kind == ".yml";
+}
+
 /// Interprets the arguments that are not options as model, program and data.
 static Status takeInputs(const CommandLine &line, std::string &config,
                          std::string &program,
@@ -86,15 +91,14 @@ static Status takeInputs(const CommandLine &line, std::string &config,
     settings.push_back({findOption(optionTable(), name), path, path});
   };
   if (!words.empty()) {
-    const std::string kind = std::filesystem::path(words[0]).extension();
-    const bool isYaml = kind == ".yaml" || kind == ".yml";
+    const bool isYaml = isYamlFile(words[0]);
     if (isYaml && !config.empty())
       return Status::invalid(
           "takes one configuration, but got '{}' and '{}'; remove one", config,
           words[0]);
     if (isYaml)
       config = words[0];
-    else if (kind == ".so")
+    else if (std::filesystem::path(words[0]).extension() == ".so")
       program = words[0];
     else
       add("model_name_or_path", words[0]);

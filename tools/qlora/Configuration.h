@@ -45,6 +45,9 @@ struct Configuration {
   bool alwaysCompiles = false;
 };
 
+/// Whether an argument is a configuration: a path that ends with .yaml or .yml.
+bool isYamlFile(const std::string &word);
+
 /// Resolves the options. `config` is --config, or empty. The first word that is
 /// not an option is a model, a program or a YAML file; the second is the data.
 /// A model name on the Hugging Face hub becomes its snapshot's folder, which

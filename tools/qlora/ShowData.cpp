@@ -123,10 +123,7 @@ Status showData(std::span<const std::string> words) {
 
 Status showFile(std::span<const std::string> words) {
   QLORA_ASSIGN_OR_RETURN(CommandLine line, parseCommandLine(words, dataTool()));
-  const auto isYaml = [](const std::string &word) {
-    return word.ends_with(".yaml") || word.ends_with(".yml");
-  };
-  if (line.rest.size() == 1 && !isYaml(line.rest[0])) {
+  if (line.rest.size() == 1 && !isYamlFile(line.rest[0])) {
     line.settings.push_back(
         {findOption(optionTable(), "train_file"), line.rest[0], line.rest[0]});
     line.rest.clear();

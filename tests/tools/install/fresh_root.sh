@@ -133,7 +133,7 @@ build_image() {
     sed ':a; /\\$/{N; s/\\\n//; ba}')
   cp -r "$tree/examples/demo" "$root/opt"
   in_root env -i "${settings[@]}" qlora train /opt/demo/model \
-    /opt/demo/data/train.jsonl --max-steps 2 --output-dir /root/adapter
+    /opt/demo/data/train.jsonl --max-steps 2 --output-dir /tmp/adapter
   du -sh "$root/opt/qlora" "$root"/wheel/*.whl
   echo "the image trains the demo"
 }

@@ -57,7 +57,9 @@ static std::string largestTensors(ModuleOp program) {
 /// Returns a hint for the user if a plan with the base in host memory fits;
 /// else an empty string.
 std::string Driver::curedByOffload(ModuleOp step) {
-  if (!traits.offloadsTables || chosen.offloadBase || options.trained.all)
+  const bool hasNoBase =
+      options.trained.all && options.trained.unfrozen == "[]";
+  if (!traits.offloadsTables || chosen.offloadBase || hasNoBase)
     return "";
   MemoryBudget budget = leastBudget();
   budget.offloadBase = true;

@@ -35,7 +35,7 @@ private:
   LogicalResult trainModule(StringRef name);
   LogicalResult trainBiases();
   LogicalResult refuseShared(StringRef name);
-  LogicalResult checkWhole();
+  LogicalResult trainAll();
   LogicalResult checkTrainable(model::ParameterOp parameter);
   LogicalResult makeTrainable(model::ParameterOp parameter);
   LogicalResult chooseUpdate(model::ParameterOp parameter);
@@ -60,23 +60,13 @@ LogicalResult MarkTrainablePass::refuseShared(StringRef name) {
             "a copy for one of them only; remove it";
 }
 
-/// Refuses to save part of a model: transformers would fill in random weights.
-LogicalResult MarkTrainablePass::checkWhole() {
-  const auto parts = untrainedParts(getOperation());
-  if (!all || parts.empty())
-    return success();
-  return getOperation().emitError("finetuning_type: full would save the text "
-                                  "model without the weights of ")
-         << llvm::join(parts, ", ") << "; use finetuning_type: lora";
-}
-
 LogicalResult MarkTrainablePass::checkTrainable(model::ParameterOp parameter) {
   if (parameter.getPartNames())
     return parameter.emitError("'")
            << parameter.getSymName()
            << "' is stored under other names (experts, or their router) and "
-              "cannot be trained in full; remove it from modules_to_save, or "
-              "use finetuning_type: lora";
+              "cannot be trained in full; remove it from modules_to_save or "
+              "unfrozen_parameters, or use finetuning_type: lora";
   if (!all && isShared(parameter))
     return refuseShared(parameter.getSymName());
   if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
@@ -145,6 +135,42 @@ LogicalResult MarkTrainablePass::trainModule(StringRef name) {
          << nameHint(name.str(), modules);
 }
 
+/// Returns whether a pattern matches the parameter, by its name or by the name
+/// of a tensor that it stacks.
+static bool isUnfrozen(ParameterPatterns &patterns,
+                       model::ParameterOp parameter) {
+  bool isMatched = patterns.matches(parameter.getSymName().str());
+  if (auto parts = parameter.getPartNames())
+    for (StringRef part : parts->getAsValueRange<StringAttr>())
+      isMatched |= patterns.matches(part.str());
+  return isMatched;
+}
+
+LogicalResult MarkTrainablePass::trainAll() {
+  ParameterPatterns patterns;
+  std::string error;
+  if (!patterns.parse(unfrozen, error))
+    return getOperation().emitError("unfrozen_parameters: ") << error;
+  bool found = patterns.isEmpty();
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (parameter.getInit() ||
+        (!patterns.isEmpty() && !isUnfrozen(patterns, parameter)))
+      continue;
+    found = true;
+    if (failed(makeTrainable(parameter)))
+      return failure();
+  }
+  const std::string unmatched = llvm::join(patterns.unmatched(), ", ");
+  if (!found)
+    return getOperation().emitError("unfrozen_parameters: ")
+           << unmatched << " matches no parameter of the model. Fix: write "
+           << "names as they are in its files";
+  if (!unmatched.empty())
+    getOperation().emitWarning("unfrozen_parameters: ")
+        << unmatched << " matches no parameter of the model";
+  return success();
+}
+
 LogicalResult MarkTrainablePass::trainBiases() {
   if (bias == "none")
     return success();
@@ -194,8 +220,6 @@ LogicalResult MarkTrainablePass::chooseUpdate(model::ParameterOp parameter) {
 }
 
 void MarkTrainablePass::runOnOperation() {
-  if (failed(checkWhole()))
-    return signalPassFailure();
   std::vector<std::string> names;
   std::string error;
   if (!parseSavedModules(modules, names, error)) {
@@ -205,14 +229,10 @@ void MarkTrainablePass::runOnOperation() {
   for (const std::string &name : names)
     if (failed(trainModule(name)))
       return signalPassFailure();
-  if (failed(trainBiases()))
+  if (failed(all ? trainAll() : trainBiases()))
     return signalPassFailure();
-  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
-    if (all && !parameter.getInit() && !parameter.getTrainable() &&
-        failed(makeTrainable(parameter)))
-      return signalPassFailure();
+  for (auto parameter : getOperation().getOps<model::ParameterOp>())
     if (parameter.getTrainable() && failed(chooseUpdate(parameter)))
       return signalPassFailure();
-  }
   retype(getOperation());
 }

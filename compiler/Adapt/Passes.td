@@ -235,7 +235,8 @@ def MarkTrainable : Pass<"mark-trainable", "::mlir::ModuleOp"> {
   let description = [{
     The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
     whole model with `all`, become trainable: f32 in memory, with the old type
-    as `file_type`. With `bias` all, the model's biases become trainable too;
+    as `file_type`. `unfrozen` (JSON list, ParameterPatterns) restricts `all` to
+    the weights whose names match. With `bias` all, the model's biases become trainable too;
     with lora_only, only the biases of modules with an adapter. A weight that
     cannot be trained and a name without a module are errors.
 
@@ -247,6 +248,7 @@ def MarkTrainable : Pass<"mark-trainable", "::mlir::ModuleOp"> {
   let options = [
     Option<"modules", "modules", "std::string", "\"[]\"", "">,
     Option<"all", "all", "bool", "false", "every weight of the model">,
+    Option<"unfrozen", "unfrozen", "std::string", "\"[]\"", "">,
     Option<"bias", "bias", "std::string", "\"none\"",
            "none, all or lora_only">,
     Option<"loraPlusRatio", "lora-plus-ratio", "double", "1.0", "">,

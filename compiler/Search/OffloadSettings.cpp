@@ -48,7 +48,7 @@ Status checkOffload(const PlanSettings &settings) {
     return Status::invalid("--offload activations does not work with "
                            "--parallel {} yet; remove one",
                            settings.options.text("parallel"));
-  if (c.offloadBase && c.trained.all)
+  if (c.offloadBase && c.trained.all && c.trained.unfrozen == "[]")
     return Status::invalid("--offload base moves frozen weights, but "
                            "--finetuning-type full has none; remove it");
   return Status::ok();

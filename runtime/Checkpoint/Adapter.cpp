@@ -8,6 +8,7 @@
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Checkpoint/EndToken.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/ParameterCounts.h"
 #include "runtime/Options/AdapterOptions.h"
@@ -158,6 +159,8 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                                            flush));
   for (const auto &[file, size] : copiedFiles(module, options))
     QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
+  QLORA_RETURN_IF_ERROR(
+      writeEndToken(options.text("eos_token"), folder, flush));
   return writeNamedTemplate(options, folder, flush);
 }
 
@@ -185,10 +188,18 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
   return adapter;
 }
 
+/// Returns all tensors of the weights file.
+std::vector<SafetensorsItem>
+PreparedAdapter::items(const LoraInitFactors &factors) const {
+  std::vector<SafetensorsItem> all = finalItems(*module, *options, factors);
+  untrained.addTo(all);
+  return all;
+}
+
 Status PreparedAdapter::fill() {
-  QLORA_ASSIGN_OR_RETURN(
-      const uint64_t bytesOfWeights,
-      safetensorsBytes(finalItems(*module, *options, {}), adapterMetadata()));
+  QLORA_ASSIGN_OR_RETURN(untrained, UntrainedTensors::find(*module, *options));
+  QLORA_ASSIGN_OR_RETURN(const uint64_t bytesOfWeights,
+                         safetensorsBytes(items({}), adapterMetadata()));
   uint64_t bytes = bytesOfWeights;
   if (!trainsModel(*module))
     bytes += configText(*module, *options, AdapterForm::kPlain).size();
@@ -212,7 +223,8 @@ PreparedAdapter::PreparedAdapter(PreparedAdapter &&other) noexcept
     : module(other.module), options(other.options),
       folder(std::move(other.folder)),
       staging(std::exchange(other.staging, std::string())),
-      weights(std::move(other.weights)) {}
+      untrained(std::move(other.untrained)), weights(std::move(other.weights)) {
+}
 
 PreparedAdapter::~PreparedAdapter() {
   if (staging.empty())
@@ -231,9 +243,9 @@ Status PreparedAdapter::write(const NextBytes &trained,
                            prepare(*module, *options, folder));
     return again.write(trained, factors);
   }
-  QLORA_RETURN_IF_ERROR(writeSafetensors(
-      std::move(*weights), finalItems(*module, *options, factors),
-      adapterMetadata(), trained));
+  QLORA_RETURN_IF_ERROR(
+      writeSafetensors(std::move(*weights), items(factors), adapterMetadata(),
+                       untrained.joined(items(factors), trained)));
   std::vector<fs::path> files;
   const Status status = commit(files);
   // The staging folder has the only copy of the trained values, so it stays.

@@ -2,7 +2,8 @@
 
 // PEFT adapter folders: adapter_model.safetensors, adapter_config.json and the
 // base model's tokenizer files. Full fine-tuning writes a model folder instead:
-// model.safetensors, with the dtypes of the model's files, and config.json.
+// model.safetensors, with the dtypes of the model's files and their tensors
+// that are not trained, and config.json.
 //
 // The final adapter is written completely or not at all. Files are created in a
 // staging folder inside the output folder and then renamed into place. If the
@@ -27,6 +28,7 @@
 #include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Checkpoint/ArenaTensors.h"
+#include "runtime/Checkpoint/UntrainedTensors.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Options/Options.h"
 #include "runtime/Weights/Parameters.h"
@@ -100,6 +102,7 @@ private:
       : module(&module), options(&options), folder(std::move(folder)),
         staging(std::move(staging)) {}
   Status fill();
+  std::vector<SafetensorsItem> items(const LoraInitFactors &factors) const;
   Status commit(std::vector<std::filesystem::path> &files) const;
   Status
   removeOldTokenizer(const std::vector<std::filesystem::path> &written) const;
@@ -108,6 +111,7 @@ private:
   const Options *options;
   std::string folder;
   std::string staging; ///< empty: moved from, or owned by another object
+  UntrainedTensors untrained;
   std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
 

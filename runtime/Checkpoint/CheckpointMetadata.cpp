@@ -26,17 +26,24 @@ using nlohmann::ordered_json;
 /// digest of the data differs too; if it changes how rows are packed,
 /// compareOptions() refuses it. Rows per step are compared separately.
 static constexpr std::string_view kPlanOnly[] = {
-    "memory_limit",           "offload_embedding",
-    "host_memory_limit",      "offload",
-    "gradient_checkpointing", "per_device_train_batch_size",
-    "fan_in_fan_out",         "per_device_eval_batch_size",
-    "max_length",             "auto_find_batch_size",
-    "parallel",               "num_micro_batches",
-    "pipeline_schedule",      "num_virtual_stages_per_pipeline_rank"};
+    "memory_limit",
+    "offload_embedding",
+    "host_memory_limit",
+    "offload",
+    "gradient_checkpointing",
+    "per_device_train_batch_size",
+    "fan_in_fan_out",
+    "per_device_eval_batch_size",
+    "max_length",
+    "auto_find_batch_size",
+    "parallel",
+    "num_micro_batches",
+    "pipeline_schedule",
+    "num_virtual_stages_per_pipeline_rank"};
 /// Options that must be equal, as program options must: the rows of a step
 /// depend on them, or in the case of optim the optimizer's states.
-static constexpr std::string_view kRowOrder[] = {"seed", "packing",
-                                                 "step_packing", "optim"};
+static constexpr std::string_view kRowOrder[] = {
+    "seed", "packing", "step_packing", "train_sampling_strategy", "optim"};
 /// Run options that compareOptions() ignores. They do not change the training,
 /// or are compared as "rows_per_step" and "speeds".
 static constexpr std::string_view kNoPart[] = {

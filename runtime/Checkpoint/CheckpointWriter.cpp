@@ -19,6 +19,7 @@
 #include "runtime/Checkpoint/ArenaTensors.h"
 #include "runtime/Checkpoint/CheckpointFolder.h"
 #include "runtime/Checkpoint/TrainerState.h"
+#include "runtime/Checkpoint/UntrainedTensors.h"
 #include "runtime/Watch/RunFolder.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -152,13 +153,18 @@ static Status makeFolder(const std::string &folder) {
   return Status::unavailable("cannot create '{}': {}", folder, error.message());
 }
 
+/// `untrained`: tensors to add to the file.
 static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
                            const std::map<std::string, std::string> &metadata,
+                           const UntrainedTensors &untrained,
                            ArenaReader &reader) {
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  std::vector<SafetensorsItem> items = tensors.items();
+  untrained.addTo(items);
   return writeSafetensors(
-      std::move(file), tensors.items(), metadata,
-      [&](std::span<uint8_t> out) { return reader.read(out); },
+      std::move(file), items, metadata,
+      untrained.joined(
+          items, [&](std::span<uint8_t> out) { return reader.read(out); }),
       AtomicFile::Flush::kNo);
 }
 
@@ -170,12 +176,15 @@ Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
       {trainedFile(run.module), adapterMetadata()},
       {kStateFile, {{kStateKey, dumpJson(state)}}},
       {kResidualsFile, {}}};
-  written = makeFolder(order.part());
+  auto untrained = UntrainedTensors::find(run.module, run.options);
+  written = untrained.isOk() ? makeFolder(order.part()) : untrained.status();
   for (const auto &[name, tensors] : tensorsFiles(run)) {
     ArenaReader reader(tensors, run.device, run.group);
+    const bool isModel = name == trainedFile(run.module);
     if (written.isOk())
-      written = writeTensors(order.part() + "/" + name, tensors,
-                             metadata.at(name), reader);
+      written =
+          writeTensors(order.part() + "/" + name, tensors, metadata.at(name),
+                       isModel ? *untrained : UntrainedTensors(), reader);
     QLORA_RETURN_IF_ERROR(reader.finish());
   }
   return Status::ok();

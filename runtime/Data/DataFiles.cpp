@@ -40,6 +40,14 @@ TokenRequest tokenRequest(const Options &options, const std::string &file,
   tokens.chatTemplate = options.text("chat_template");
   tokens.formats = options.names("row_format");
   tokens.excess = options.text("excess_length_strategy");
+  if (options.boolean("packing")) {
+    const std::string strategy = options.text("packing_strategy");
+    if (strategy == "bfd_split")
+      tokens.excess = "split";
+    else if (strategy != "bfd")
+      tokens.packing = strategy;
+  }
+  tokens.endToken = options.text("eos_token");
   tokens.columns = options.textMap("dataset_columns");
   if (const std::string text = options.text("dataset_text_field");
       text != "text")
@@ -232,7 +240,9 @@ static StatusOr<CompiledVariants> shapeOf(const DataRequest &request) {
 static ScheduleOptions scheduleOptions(const Options &given) {
   ScheduleOptions options;
   options.seed = static_cast<uint64_t>(given.integer("seed"));
-  options.packing = given.boolean("packing");
+  options.packing = given.boolean("packing") &&
+                    given.text("packing_strategy").starts_with("bfd");
+  options.shuffles = given.text("train_sampling_strategy") == "random";
   if (const std::string free = given.text("step_packing"); free != "auto")
     options.stepPacking = free == "true";
   return options;

@@ -87,7 +87,8 @@ namespace {
 class PaddedSchedule : public Schedule {
 public:
   PaddedSchedule(std::shared_ptr<const DatasetRows> rows,
-                 const CompiledVariants &variants, bool packs, uint64_t seed);
+                 const CompiledVariants &variants, bool packs,
+                 const ScheduleOptions &options);
 
   int64_t count() const override {
     return (units + unitsOfBatch() - 1) / unitsOfBatch();
@@ -122,6 +123,7 @@ private:
   int64_t longestMismatched(const BatchLayout &layout) const;
 
   const uint64_t seed;
+  const bool shuffles;
   std::vector<uint32_t> before; ///< as in PackedRows; empty without --packing
   int64_t orderedEpoch = kFileOrder; ///< the epoch of `order`
   std::vector<uint32_t> order;
@@ -132,7 +134,7 @@ class StepPackingSchedule final : public PaddedSchedule {
 public:
   StepPackingSchedule(std::shared_ptr<const DatasetRows> rows,
                       const CompiledVariants &variants, bool packs,
-                      uint64_t seed);
+                      const ScheduleOptions &options);
 
   int64_t countInOrder() const override { return std::ssize(lines); }
   int64_t microBatches(int64_t step, const StepShape &shape) override {
@@ -165,9 +167,9 @@ private:
 /// Packs rows once, in file order, so that all epochs have equally many steps.
 PaddedSchedule::PaddedSchedule(std::shared_ptr<const DatasetRows> given,
                                const CompiledVariants &variants, bool packs,
-                               uint64_t seed)
+                               const ScheduleOptions &options)
     : rows(std::move(given)), variants(variants), units(rows->count()),
-      seed(seed) {
+      seed(options.seed), shuffles(options.shuffles) {
   if (packs) {
     PackedRows packed =
         packFirstFit(units, variants.lengths.back(),
@@ -191,7 +193,7 @@ PaddedSchedule::Units PaddedSchedule::orderOf(int64_t epoch) {
   for (uint32_t row = 0; row < before.size(); ++row)
     if (before[row] >= row) // the first row of its unit
       *next++ = row;
-  if (epoch != kFileOrder)
+  if (epoch != kFileOrder && shuffles)
     shuffle(order, seed, epoch);
   return order;
 }
@@ -252,8 +254,8 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
 /// most the tokens of the largest bucket.
 StepPackingSchedule::StepPackingSchedule(
     std::shared_ptr<const DatasetRows> given, const CompiledVariants &variants,
-    bool packs, uint64_t seed)
-    : PaddedSchedule(std::move(given), variants, packs, seed) {
+    bool packs, const ScheduleOptions &options)
+    : PaddedSchedule(std::move(given), variants, packs, options) {
   const Units order = orderOf(kFileOrder);
   int64_t tokens = variants.buckets.back();
   std::vector<int64_t> line;
@@ -330,10 +332,10 @@ Schedule::make(std::shared_ptr<const DatasetRows> rows,
   std::unique_ptr<Schedule> schedule;
   if (!isWhole && hasBuckets && options.stepPacking.value_or(true))
     schedule = std::make_unique<StepPackingSchedule>(std::move(rows), variants,
-                                                     packs, options.seed);
+                                                     packs, options);
   else
     schedule = std::make_unique<PaddedSchedule>(std::move(rows), variants,
-                                                packs, options.seed);
+                                                packs, options);
   return schedule;
 }
 

@@ -11,8 +11,9 @@
 //   whole         a token file's own order; it restarts at its end, even
 //                 inside a step
 //   padded        rows, or packs of rows with --packing, are shuffled with the
-//                 seed in each epoch; each is a sequence of the shortest
-//                 compiled length that fits
+//                 seed in each epoch, unless --train-sampling-strategy is
+//                 sequential; each is a sequence of the shortest compiled
+//                 length that fits
 //   step packing  the rows of a padded step in new micro-batches of one
 //                 sequence each (StepPacking.h)
 //
@@ -71,6 +72,7 @@ struct ScheduleOptions {
   /// Whether to use step packing, which needs a rows file and token buckets.
   /// Unset: used if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;
+  bool shuffles = true; ///< false: every epoch has the order of the file
 };
 
 /// Used by one thread.

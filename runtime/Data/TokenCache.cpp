@@ -87,6 +87,10 @@ std::vector<std::string> converterFlags(const TokenRequest &request) {
     command.push_back("--excess-length-strategy");
     command.push_back(request.excess);
   }
+  if (!request.packing.empty())
+    command.insert(command.end(), {"--packing-strategy", request.packing});
+  if (!request.endToken.empty())
+    command.insert(command.end(), {"--eos-token", request.endToken});
   for (const auto &[name, column] : request.columns) {
     command.push_back("--column");
     command.push_back(name + "=" + column);

@@ -41,6 +41,9 @@ struct TokenRequest {
   std::string chatTemplate;
   std::vector<std::string> formats = {}; ///< value of --row-format; empty: any
   std::string excess = "truncate";       ///< value of --excess-length-strategy
+  /// Value of --packing-strategy, if it joins rows of all files and cuts them.
+  std::string packing = {};
+  std::string endToken = {}; ///< value of --eos-token
   /// Maps a column, such as "prompt", to its name in the data. "": ignored.
   std::map<std::string, std::string> columns = {};
   int64_t workers = 0; ///< processes that tokenise; 0: one per CPU

@@ -235,3 +235,49 @@ ValuePatterns::findNoRank() const {
       return std::pair(pattern.key, pattern.value);
   return std::nullopt;
 }
+
+/// Escapes each dot that is not followed by `+`.
+static std::string withPlainDots(const std::string &text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool isPlain = text[i] == '.' && !text.substr(i + 1).starts_with('+');
+    plain += isPlain && !plain.ends_with('\\') ? "\\." : text.substr(i, 1);
+  }
+  return plain;
+}
+
+bool ParameterPatterns::parse(const std::string &json, std::string &error) {
+  static const std::regex kRows(R"(.+\[[0-9]*(:[0-9]*)?\])");
+  std::vector<std::string> texts;
+  if (!parseSavedModules(json, texts, error))
+    return false;
+  for (const std::string &text : texts) {
+    if (std::regex_match(text, kRows)) {
+      error = "'" + text + "' chooses rows of a weight, which is not " +
+              "supported. Fix: remove the range in [], to train all rows";
+      return false;
+    }
+    std::regex regex;
+    if (!compile("", withPlainDots(text), "", regex, error))
+      return false;
+    patterns.push_back({text, std::move(regex)});
+  }
+  return true;
+}
+
+bool ParameterPatterns::matches(const std::string &name) {
+  bool isMatched = false;
+  for (Pattern &pattern : patterns)
+    if (std::regex_search(name, pattern.regex,
+                          std::regex_constants::match_continuous))
+      isMatched = pattern.hasMatched = true;
+  return isMatched;
+}
+
+std::vector<std::string> ParameterPatterns::unmatched() const {
+  std::vector<std::string> texts;
+  for (const Pattern &pattern : patterns)
+    if (!pattern.hasMatched)
+      texts.push_back(pattern.text);
+  return texts;
+}

@@ -97,6 +97,29 @@ private:
   std::vector<Pattern> patterns;
 };
 
+/// axolotl's `unfrozen_parameters`: regular expressions that must match the
+/// beginning of a parameter's name. As in axolotl, a dot is itself, unless it
+/// is followed by `+`.
+class ParameterPatterns {
+public:
+  /// Parses a JSON list. Fails for a range of rows, such as "NAME[:32000]".
+  bool parse(const std::string &json, std::string &error);
+
+  bool isEmpty() const { return patterns.empty(); }
+  /// Returns whether a pattern matches, and notes which.
+  bool matches(const std::string &name);
+  /// Returns the patterns that have matched no name so far.
+  std::vector<std::string> unmatched() const;
+
+private:
+  struct Pattern {
+    std::string text;
+    std::regex regex;
+    bool hasMatched = false;
+  };
+  std::vector<Pattern> patterns;
+};
+
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_OPTIONS_ADAPTERTARGETS_H

@@ -170,6 +170,10 @@ Status validateObjective(const Options &o) {
   };
   if (o.boolean("packing"))
     return refuse(o.spelling("packing"), "each answer needs its own sequence");
+  const std::string excess = o.text("excess_length_strategy");
+  if (excess == "split" || excess == "windows")
+    return refuse(o.spelling("excess_length_strategy") + " " + excess,
+                  "an answer cannot be several rows");
   if (o.text("step_packing") == "true")
     return refuse(o.spelling("step_packing") + " true",
                   "each answer needs its own sequence");

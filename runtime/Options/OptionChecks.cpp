@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Options/AdapterOptions.h"
+#include "runtime/Options/AdapterTargets.h"
 #include "runtime/Options/LearningRate.h"
 #include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Options/Options.h"
@@ -17,8 +19,17 @@ namespace qlora {
 
 /// Refuses adapter options and quantized weights if full fine-tuning is on.
 static Status validateFull(const Options &o) {
+  const bool isPartial = !o.value("unfrozen_parameters").empty();
   if (o.text("finetuning_type") != "full")
-    return Status::ok();
+    return isPartial ? Status::invalid("{} needs {} full; add that, or remove "
+                                       "it",
+                                       o.spelling("unfrozen_parameters"),
+                                       o.spelling("finetuning_type"))
+                     : Status::ok();
+  ParameterPatterns patterns;
+  std::string error;
+  if (!patterns.parse(dumpJson(o.value("unfrozen_parameters")), error))
+    return Status::invalid("{}: {}", o.spelling("unfrozen_parameters"), error);
   const auto refuse = [&](const char *name) {
     return Status::invalid("{} conflicts with {} full, which trains the "
                            "model's own weights; remove one",
@@ -116,6 +127,10 @@ Status Options::validate() const {
 }
 
 Status Options::validateData() const {
+  if (text("packing_strategy") != "bfd" && !boolean("packing"))
+    return Status::invalid("{} {} needs {}; add that, or remove it",
+                           spelling("packing_strategy"),
+                           text("packing_strategy"), flagSpelling("packing"));
   const double size = number("val_set_size");
   if (size >= 1 && size != std::floor(size))
     return Status::invalid(

@@ -58,6 +58,10 @@ const OptionRow kRows[] = {
     {"finetuning_type", kChoice, "lora", kProgram, kLora,
      "lora: train adapters of a frozen model; full: train all weights of a "
      "model that is not quantized, and write a model folder", "", "lora full"},
+    {"unfrozen_parameters", kNames, "[]", kProgram, kLora,
+     "with --finetuning-type full, train only the parameters whose names begin "
+     "with a match of one of these regular expressions, in which a dot is "
+     "itself unless a + follows it; empty: all"},
     {"lora_r", kInt, "8", kProgram, kLora, "rank of LoRA's matrices A and B",
      "lora_rank r rank", "", 1, 65536},
     {"lora_alpha", kFloat, "8", kProgram, kLora,

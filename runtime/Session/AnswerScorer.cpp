@@ -134,6 +134,8 @@ StatusOr<AnswerScorer> AnswerScorer::find(const Options &options,
   scorer.flags = {"--model", model};
   if (const std::string file = options.text("chat_template"); !file.empty())
     scorer.flags.insert(scorer.flags.end(), {"--chat-template", file});
+  if (const std::string token = options.text("eos_token"); !token.empty())
+    scorer.flags.insert(scorer.flags.end(), {"--eos-token", token});
   StatusOr<ordered_json> ends = converter.status();
   if (converter.isOk()) {
     std::vector<std::string> command = {*converter, "end-tokens"};

@@ -91,8 +91,12 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
 
 static std::string trainedText(const Run &run, const ParameterCounts &counts) {
   if (trainsModel(run.module))
-    return fmt::format("{} trainable parameters, full fine-tuning",
-                       formatCount(counts.trainable));
+    return fmt::format(
+        "{} trainable parameters{}, full fine-tuning",
+        formatCount(counts.trainable),
+        counts.trainable == counts.base
+            ? ""
+            : fmt::format(" ({:.2f} %)", counts.trainableShare()));
   return fmt::format("{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
                      formatCount(counts.trainable), counts.trainableShare(),
                      run.options.integer("lora_r"),

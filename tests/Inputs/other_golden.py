@@ -4,6 +4,7 @@
 """Writes a golden case TO with the model and data of the case FROM.
 
     other_golden.py full FROM TO        full fine-tuning, with decay
+    other_golden.py unfrozen FROM TO    the same for UNFROZEN; FROM is of `full`
     other_golden.py loraplus FROM TO    a higher learning rate for B, by PEFT's
                                         LoRA+
     other_golden.py KIND FROM TO        adapters of KINDS, with the same model
@@ -20,6 +21,7 @@ each adapted weight, as `delta.`.
 
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -47,6 +49,9 @@ KINDS = {
     "pissa-nf4": (FACTORS | {"init_lora_weights": "pissa"}, True),
     "loftq": (FACTORS | {"init_lora_weights": "loftq"}, True),
 }
+# Layer 0's MLP needs a gradient through layer 1; lm_head is the embedding's.
+UNFROZEN = ["^model.layers.1.self_attn", "model.norm.weight$",
+            ".+.0.mlp.up_proj", "^lm_head"]
 STEPS, DECAY, RATIO = 6, 0.1, 8.0
 # Biases of keys do not change a softmax, so their gradients are rounding
 # errors. With a usual epsilon AdamW would make full steps of them.
@@ -91,13 +96,22 @@ def full_optimizer(model, case):
     undecayed = {f"{path}.{name}" for path, module in model.named_modules()
                  for name, _ in module.named_parameters(recurse=False)
                  if name == "bias" or "Norm" in type(module).__name__}
-    named = dict(model.named_parameters())
+    named = {name: p for name, p in model.named_parameters()
+             if p.requires_grad}
     groups = [{"params": [p for n, p in named.items() if n not in undecayed],
                "weight_decay": DECAY},
               {"params": [p for n, p in named.items() if n in undecayed],
                "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=case["learning_rate"],
                              eps=EPSILON), named
+
+
+def freeze_layers_except(model, patterns):
+    """As axolotl's utils/freeze.py."""
+    for name, p in model.named_parameters():
+        p.requires_grad = any(
+            re.match(re.sub(r"\.(?!\+)", r"\.", pattern), name)
+            for pattern in patterns)
 
 
 def lora_plus_optimizer(model, case):
@@ -283,7 +297,9 @@ def write_yaml(source, to, kind):
     values = {name: json.dumps(value) for name, value in values.items()}
     values |= {"max_steps": json.dumps(STEPS),
                "weight_decay": json.dumps(DECAY)}
-    if kind == "full":
+    if kind == "unfrozen":
+        values["unfrozen_parameters"] = json.dumps(UNFROZEN)
+    elif kind == "full":
         values = {name: value for name, value in values.items()
                   if not name.startswith(("lora_", "use_", "adapter_", "fan_in",
                                           "exclude_", "layers_"))}
@@ -328,6 +344,9 @@ def main(kind, source, to):
                               settings(source)["model_name_or_path"]))
     if kind == "full":
         save(model, os.path.join(source, "model"), os.path.join(to, "model"))
+        optimizer, named = full_optimizer(model, case)
+    elif kind == "unfrozen":
+        freeze_layers_except(model, UNFROZEN)
         optimizer, named = full_optimizer(model, case)
     elif kind == "loraplus":
         model = peft.PeftModel.from_pretrained(

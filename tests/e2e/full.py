@@ -7,6 +7,9 @@ Trains a GPT-2 with bf16 files in float32. The output is a model folder in bf16
 with the same tensor names, and its values are the last checkpoint's float32
 ones, rounded. transformers computes the same loss from it as `qlora-run`
 evaluates. A resumed run ends with the same bytes.
+
+Then trains parts of a Gemma 3 with a vision tower: its checkpoints and its
+output have all tensors of the model, of which only the chosen ones differ.
 """
 
 import argparse
@@ -24,6 +27,9 @@ import safetensors_io  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASE = os.path.join(HERE, "..", "Inputs", "goldens", "gpt2")
+WRAPPED = os.path.join(HERE, "..", "Inputs", "goldens", "gemma3-wrapped-nf4")
+UNFROZEN = ["model.language_model.layers.0.mlp.up_proj",
+            ".+.1.self_attn", "model.language_model.norm"]
 TRANSFORMERS = """
 import sys, torch, transformers
 from safetensors.torch import load_file
@@ -75,6 +81,53 @@ def check_folder(out):
         sys.exit("full: the model is not bf16, as it was")
 
 
+def raw(path):
+    """Returns the dtype and the bytes of each tensor of a file."""
+    with open(path, "rb") as file:
+        data = file.read()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: (tensor["dtype"],
+                   data[8 + size:][slice(*tensor["data_offsets"])])
+            for name, tensor in header.items()}
+
+
+def check_partial(tools, work):
+    """Trains parts of a model, and resumes in the middle."""
+    module = f"{work}/p.so"
+    run(f"{tools}/qlora-import", f"{WRAPPED}/model", "-o", f"{work}/p.mlir")
+    run(f"{tools}/qloracc", "--target=cpu", f"{work}/p.mlir", "-o", module,
+        "--finetuning-type", "full", "--unfrozen-parameters", *UNFROZEN,
+        "--compute-dtype", "float32", "--max-length", "32",
+        "--per-device-train-batch-size", "2")
+
+    def train(out, *more):
+        run(f"{tools}/qlora-run", module, "--model-name-or-path",
+            f"{WRAPPED}/model", "--train-file",
+            f"{WRAPPED}/batches.safetensors", "--learning-rate", "1e-2",
+            "--max-steps", "4", "--save-steps", "2", "--output-dir", out,
+            *more)
+    train(f"{work}/p")
+    shutil.copytree(f"{work}/p/checkpoint-2", f"{work}/q/checkpoint-2")
+    train(f"{work}/q", "--resume-from-checkpoint", "latest")
+    base = raw(f"{WRAPPED}/model/model.safetensors")
+    last = raw(f"{work}/p/model.safetensors")
+    if last != raw(f"{work}/q/model.safetensors"):
+        sys.exit("full: a resumed run of parts ends with other weights")
+    chosen = {name for name in base if name.startswith((
+        UNFROZEN[0], "model.language_model.layers.1.self_attn", UNFROZEN[2]))}
+    for folder in ("p", "p/checkpoint-2"):
+        found = raw(f"{work}/{folder}/model.safetensors")
+        changed = {name for name in base if found.get(name) != base[name]}
+        if set(found) != set(base) or changed != chosen or not chosen:
+            sys.exit(f"full: {folder} has other tensors: "
+                     f"{sorted(set(found) ^ set(base) | changed ^ chosen)}")
+    if {last[name][0] for name in chosen} != {base[name][0]
+                                              for name in chosen}:
+        sys.exit("full: trained tensors have another type than before")
+
+
 def evaluate(tools, module, model, out):
     """Returns the evaluation loss of `model`, from a run without steps."""
     run(f"{tools}/qlora-run", module, "--model-name-or-path", model,
@@ -110,6 +163,7 @@ def main():
                 open(f"{work}/b/model.safetensors", "rb") as other:
             if one.read() != other.read():
                 sys.exit("full: a resumed run ends with other weights")
+        check_partial(tools, work)
         run(f"{tools}/qlora-import", f"{work}/a", "-o", f"{work}/n.mlir")
         ours = evaluate(tools, module, f"{work}/a", f"{work}/e")
         python = os.path.join(HERE, "../../.venv/peft/bin/python")

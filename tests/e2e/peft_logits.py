@@ -34,6 +34,7 @@ FACTORS_NF4 = FACTORS + "; and no file has the values of the 4-bit base"
 WITHOUT = {
     "gpt2-full": FULL,
     "llama-full": FULL,
+    "llama-unfrozen": FULL,
     "llama-muon-full": FULL,
     "llama-loftq": FACTORS_NF4,
     "llama-olora": FACTORS,

@@ -178,6 +178,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   llvm::append_range(c.pipeline.speeds, own.lengths("stage_speeds"));
   QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // before fillShape()
   c.trained.all = o.text("finetuning_type") == "full";
+  c.trained.unfrozen = dumpJson(o.value("unfrozen_parameters"));
   QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
   QLORA_RETURN_IF_ERROR(fillGeneration(o, c));

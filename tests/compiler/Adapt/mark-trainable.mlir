@@ -11,7 +11,9 @@
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir | not qlora-opt - --mark-trainable='modules=["lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | not qlora-opt - --mark-trainable='all=true' 2>&1 | FileCheck %s --check-prefix=QUANTISED
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","embed_tokens"]' | not qlora-opt - --mark-trainable='lora-plus-ratio=16' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
-// RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %S/../Inputs/layer.mlir | not qlora-opt - --mark-trainable='all=true' 2>&1 | FileCheck %s --check-prefix=PARTS
+// RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wd\b/@l.1.down.weight/' -e 's/@wg\b/@l.1x.weight/' %S/../Inputs/layer.mlir | qlora-opt - --mark-trainable='all=true unfrozen=["norm","^l.1.","no.name"]' 2>&1 | FileCheck %s --check-prefix=UNFROZEN
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --mark-trainable='all=true unfrozen=["no.name"]' 2>&1 | FileCheck %s --check-prefix=NOTHING
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --mark-trainable='all=true unfrozen=["embed[:32]"]' 2>&1 | FileCheck %s --check-prefix=ROWS
 
 // Norms, which have one dimension, and biases are not decayed.
 // CHECK: model.parameter @embed : tensor<128x64xf32> {file = "model.safetensors", file_type = bf16, trainable}
@@ -61,7 +63,14 @@
 // HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
 // SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
 // QUANTISED: error: '{{.*}}' is quantized and cannot be trained in full; use an unquantized model or module
-// PARTS: error: finetuning_type: full would save the text model without the weights of vision_tower, multi_modal_projector; use finetuning_type: lora
+// Patterns match from the start of a name, and their dots are dots.
+// UNFROZEN: warning: unfrozen_parameters: no.name matches no parameter
+// UNFROZEN: model.parameter @embed : tensor<128x64xbf16> {file = "model.safetensors"}
+// UNFROZEN: model.parameter @norm.weight : tensor<64xf32> {{.*}}trainable, undecayed}
+// UNFROZEN: model.parameter @l.1x.weight : tensor<{{.*}}xbf16> {file = "model.safetensors"}
+// UNFROZEN: model.parameter @l.1.down.weight : tensor<64x96xf32> {{.*}}trainable}
+// NOTHING: error: unfrozen_parameters: no.name matches no parameter of the model
+// ROWS: error: unfrozen_parameters: 'embed[:32]' chooses rows of a weight
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' belongs to an embedding
 
 // A tensor's optimizer depends on its size: bitsandbytes uses 8 bits from 4096

@@ -5,6 +5,7 @@
 
 #include "runtime/Checkpoint/Adapter.h"
 #include "runtime/Base/JsonText.h"
+#include "runtime/Checkpoint/EndToken.h"
 
 #include <gtest/gtest.h>
 
@@ -87,6 +88,26 @@ static std::string bytesOf(const fs::path &path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
+}
+
+TEST_F(Adapter, NamesAnotherEndToken) {
+  std::ofstream(folder / "model/tokenizer.json")
+      << R"({"added_tokens": [{"id": 7, "content": "<end>"}]})";
+  std::ofstream(folder / "model/tokenizer_config.json")
+      << R"({"eos_token": {"content": "</s>"}, "model_max_length": 9})";
+  std::ofstream(folder / "model/generation_config.json")
+      << R"({"eos_token_id": 2})";
+  set("eos_token", "<end>");
+  ASSERT_TRUE(write().isOk());
+  EXPECT_EQ(jsonObjectIn(folder / "out/tokenizer_config.json"),
+            nlohmann::ordered_json::parse(
+                R"({"eos_token": "<end>", "model_max_length": 9})"));
+  // An adapter has no configuration of generation, and a model has one.
+  EXPECT_FALSE(fs::exists(folder / "out/generation_config.json"));
+  ASSERT_TRUE(
+      writeEndToken("<end>", folder / "model", AtomicFile::Flush::kNo).isOk());
+  EXPECT_EQ(jsonObjectIn(folder / "model/generation_config.json"),
+            nlohmann::ordered_json::parse(R"({"eos_token_id": [7, 2]})"));
 }
 
 TEST_F(Adapter, TheNamedChatTemplateIsItsTokenizers) {

@@ -162,6 +162,16 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(4, 2), 1.4);
 }
 
+TEST(RowsFile, SequentialEpochsHaveTheOrderOfTheFile) {
+  auto data = open(fiveRows(), {1, {8}, 10}, {.seed = 3, .shuffles = false});
+  for (int64_t epoch = 0; epoch < 3; ++epoch)
+    for (int64_t step = 0; step < 5; ++step) {
+      MicroBatch batch;
+      ASSERT_TRUE(data->read(epoch * 5 + step, 0, {1, 1}, batch).isOk());
+      EXPECT_EQ(batch.ids[0], step + 1);
+    }
+}
+
 TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   auto data = open(fiveRows(), {1, {6}, 10}, {0, true});
   // First-fit packing of row lengths into 6 tokens gives {1, 2, 3}, {4}, {5}.

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/Base/JsonText.h"
+
 using namespace qlora;
 
 namespace {
@@ -221,6 +223,42 @@ TEST(ValuePatterns, FindsWhatIsNoRank) {
   std::string error;
   ASSERT_TRUE(patterns.parse(R"({"q": 8, "k": 1})", error));
   EXPECT_FALSE(patterns.findNoRank().has_value());
+}
+
+// The expected values are what LayerNamePattern in axolotl's utils/freeze.py
+// returns.
+TEST(ParameterPatterns, MatchFromTheStartWithPlainDots) {
+  const auto matches = [](const char *pattern, const char *name) {
+    ParameterPatterns patterns;
+    std::string error;
+    EXPECT_TRUE(patterns.parse(dumpJson(nlohmann::json{pattern}), error))
+        << error;
+    return patterns.matches(name);
+  };
+  EXPECT_TRUE(matches("model.layers.1.mlp", "model.layers.1.mlp.up.weight"));
+  EXPECT_TRUE(matches("^lm_head.weight$", "lm_head.weight"));
+  EXPECT_FALSE(matches("^lm_head.weight$", "lm_head.weights"));
+  EXPECT_FALSE(matches("layers.1", "model.layers.1.mlp.up.weight"));
+  EXPECT_TRUE(matches(".+.layers.1[0-9]", "model.layers.12.mlp.up.weight"));
+  EXPECT_FALSE(matches("model.layers", "modelxlayers"));
+  EXPECT_TRUE(matches("model.language_model.*", "model.language_model.norm"));
+  EXPECT_FALSE(matches("model.*norm", "model.language_model.norm"));
+  EXPECT_TRUE(matches("(.+)?norm", "model.norm.weight"));
+}
+
+TEST(ParameterPatterns, SayWhatIsWrong) {
+  ParameterPatterns patterns;
+  std::string error;
+  EXPECT_FALSE(patterns.parse(R"(["model.embed.weight$[:32000]"])", error));
+  EXPECT_EQ(error, "'model.embed.weight$[:32000]' chooses rows of a weight, "
+                   "which is not supported. Fix: remove the range in [], to "
+                   "train all rows");
+  EXPECT_FALSE(patterns.parse(R"(["("])", error));
+  EXPECT_EQ(error.find("'(' is not a regular expression"), 0u);
+  ParameterPatterns two;
+  ASSERT_TRUE(two.parse(R"(["a", "b"])", error));
+  EXPECT_TRUE(two.matches("abc"));
+  EXPECT_EQ(two.unmatched(), std::vector<std::string>{"b"});
 }
 
 TEST(SavedModules, AreWholeComponents) {

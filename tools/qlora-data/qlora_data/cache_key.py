@@ -67,7 +67,8 @@ def cache_key(args: argparse.Namespace) -> str:
             args.assistant_only_loss, args.chat_template, args.pairs,
             args.unpaired, args.allow_template_drops, args.row_format,
             args.excess_length_strategy, args.max_samples, args.min_length,
-            args.drop_duplicates, args.drop_system_messages)
+            args.drop_duplicates, args.drop_system_messages,
+            args.packing_strategy, args.eos_token)
     # The key depends on the input's path, because warnings name the file.
     key.add(args.input, *args.column)
     for path in data_files(args.input):

@@ -16,9 +16,10 @@ def converter_of(args: argparse.Namespace) -> Converter:
     compares = args.pairs or args.unpaired
     rule = LossRule(True, False) if compares else LossRule(
         args.completion_only_loss, args.assistant_only_loss)
-    return Converter(ModelFiles(args.tokenizer), Options(
+    return Converter(ModelFiles(args.tokenizer, args.eos_token), Options(
         args.max_length, args.vocab_size, rule, args.chat_template,
         args.workers, columns_of(args), args.pairs, args.unpaired,
         args.allow_template_drops, tuple(args.row_format),
         args.excess_length_strategy, args.max_samples, args.min_length,
-        args.drop_duplicates, args.drop_system_messages))
+        args.drop_duplicates, args.drop_system_messages,
+        args.packing_strategy))

@@ -14,6 +14,7 @@ from .columns import Columns
 from .dropped import dropped_part
 from .duplicates import Duplicates
 from .errors import DataError
+from .joining import LLAMA_FACTORY, WRAPPED, Wrapping, pieces, windows
 from .marks import LossRule
 from .masking import (IGNORED, Conversation, Span, labels_of, learned_texts,
                       unwritten_reasoning)
@@ -50,6 +51,7 @@ class Options:
     min_length: int = 0  # rows of fewer tokens are left out
     drops_duplicates: bool = False  # rows equal to an earlier one are left out
     drops_system: bool = False  # the first message is left out if of system
+    packing: str = ""  # WRAPPED or LLAMA_FACTORY: all rows are joined and cut
 
     def __post_init__(self) -> None:
         self.forms = plain_formats(self.formats)
@@ -99,15 +101,26 @@ class Converter:
         progress(0, total)
         workers = worker_count(total, self.options.workers)
         seen = Duplicates(2 if self.options.pairs else 1)
+        wrapping = self._wrapping()
         for rows, done in in_order(parts, workers):
             if self.options.drops_duplicates:
                 rows = seen.without(rows)
-            out.extend(rows)
+            out.extend(wrapping.wrapped(rows) if wrapping else rows)
             progress(done, total)
+        if wrapping:
+            out.extend(wrapping.wrapped(TokenRows(), is_last=True))
         self._check_any(path, out)
         if self.options.pairs:
             _check_prompts(out.counts)
         return out
+
+    def _wrapping(self) -> Wrapping | None:
+        packing = self.options.packing
+        if not packing:
+            return None
+        begin = self.tokenizer.begin_ids() if packing == LLAMA_FACTORY else []
+        return Wrapping(self.options.max_length, begin[-1] if begin else None,
+                        packing == WRAPPED)
 
     def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
@@ -126,12 +139,21 @@ class Converter:
         for first in range(0, len(batch), sides):
             place = batch[first].place
             try:
+                if self.options.excess == "windows" and batch[first].plain:
+                    yield from self._windows(place, encodings[first])
+                    continue
                 yield TokenisedRow(
                     place, [self._tokens(batch[number], encodings[number])
                             for number in range(first, first + sides)],
                     batch[first].desirable)
             except DataError as error:
                 raise error.at(place) from None
+
+    def _windows(self, place: str, text: Encoding) -> Iterator[TokenisedRow]:
+        before, after = self.tokenizer.affixes(text) if text.ids else ([], [])
+        for ids in windows(text.ids, before, after + [self.tokenizer.eos_id()],
+                           self.options.max_length or len(text.ids)):
+            yield TokenisedRow(place, [(ids, list(ids))], None)
 
     def add(self, row: TokenisedRow, out: TokenRows) -> str:
         """Cuts and adds the row. Returns why the row is left out, or ""."""
@@ -142,8 +164,14 @@ class Converter:
             tokens = max(len(ids) for ids, _ in row.sides)
             if tokens < self.options.min_length:
                 return out.leave_out(row.place, "too_short")
+            if self.options.packing:
+                out.add_joined(*row.sides[0])
+                return ""
             if self._leaves_out(tokens):
                 return out.leave_out(row.place, "too_long")
+            if self.options.excess == "split" and limit:
+                rows = pieces(*row.sides[0], limit)
+                return [out.add(row.place, [side], limit) for side in rows][0]
             return out.add(row.place, row.sides, limit, row.desirable)
         except DataError as error:
             raise error.at(row.place) from None
@@ -300,6 +328,8 @@ class Converter:
             return ids, labels
         eos = self.tokenizer.eos_id()
         before, after = [], []
+        if self.options.packing == LLAMA_FACTORY:
+            return ids + [eos], labels + [eos]
         if ids:
             before, after = self.tokenizer.affixes(encoding)
         if (ids + after)[-1:] != [eos]:
@@ -310,7 +340,7 @@ class Converter:
     def _leaves_out(self, tokens: int) -> bool:
         """Returns whether a row is left out as too long."""
         limit, excess = self.options.max_length, self.options.excess
-        if limit is None or tokens <= limit or excess == "truncate":
+        if limit is None or tokens <= limit or excess not in ("drop", "raise"):
             return False
         if excess == "raise":
             raise DataError(f"has {tokens} tokens, more than --max-length "

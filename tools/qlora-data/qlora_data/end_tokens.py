@@ -28,9 +28,11 @@ def print_end_tokens(arguments: list[str]) -> None:
                         help="folder with tokenizer and config.json")
     parser.add_argument("--chat-template", metavar="FILE|NAME",
                         help="chat template to use instead of the tokenizer's")
+    parser.add_argument("--eos-token", default="", metavar="TOKEN",
+                        help="end token to use instead of the tokenizer's")
     args = parser.parse_args(arguments[1:])
     ensure_packages(arguments)
-    files = ModelFiles(args.model)
+    files = ModelFiles(args.model, args.eos_token)
     stops = stop_strings_of(files)
     prompts = Prompts(files, args.chat_template, None)
     ids, _ = prompts.answer(stops)

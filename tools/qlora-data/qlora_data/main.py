@@ -33,9 +33,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-length", type=positive, metavar="N",
         help="maximum tokens of a row (default: no limit)")
     add("--excess-length-strategy", default="truncate",
-        choices=("truncate", "drop", "raise"),
-        help="cut rows longer than --max-length, leave them out, or refuse "
-        "them")
+        choices=("truncate", "split", "windows", "drop", "raise"),
+        help="rows longer than --max-length: cut them, split them, split texts "
+        "into rows that overlap by 256 tokens, leave them out, or refuse them")
+    add("--packing-strategy", default="",
+        choices=("wrapped", "llamafactory-wrapped"),
+        help="join all rows and cut them at --max-length, as TRL or "
+        "LLaMA-Factory does")
     add("--min-length", type=positive, default=0, metavar="N",
         help="leave out rows of fewer tokens (default: none)")
     add("--drop-duplicates", action="store_true", help="leave out rows with "
@@ -104,6 +108,13 @@ def _run(arguments: list[str]) -> None:
         parser.error("the following arguments are required: --output")
     if args.pairs and args.unpaired:
         parser.error("--pairs and --unpaired are other rows: leave one out")
+    if args.packing_strategy and not args.max_length:
+        parser.error("--packing-strategy needs --max-length: add it")
+    joins = args.packing_strategy or args.excess_length_strategy in (
+        "split", "windows")
+    if joins and (args.pairs or args.unpaired):
+        parser.error("--pairs and --unpaired need rows that are not joined or "
+                     "split: remove --packing-strategy, or use truncate")
     columns_of(args)  # mistakes in them need no packages
     ensure_packages(arguments)
     if args.print_key:

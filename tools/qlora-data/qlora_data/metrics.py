@@ -121,6 +121,8 @@ def _parser() -> Parser:
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's, for its end "
         "token")
+    add("--eos-token", default="", metavar="TOKEN",
+        help="end token to use instead of the tokenizer's")
     add_metric_flags(parser)
     return parser
 
@@ -163,7 +165,7 @@ def metrics(arguments: list[str]) -> None:
     own = (UserMetrics(args.compute_metrics, NAMES)
            if args.compute_metrics else None)
     ensure_packages(arguments)
-    files = ModelFiles(args.model)
+    files = ModelFiles(args.model, args.eos_token)
     prompts = Prompts(files, args.chat_template, None)
     ends = {*end_tokens_of(files), *prompts.answer(())[0]}
     decode = prompts.converter.tokenizer.decode

@@ -54,10 +54,11 @@ def _content(value: object) -> str | None:
 
 
 class ModelFiles:
-    """JSON and template files of a model folder."""
+    """JSON and template files of a model folder. `eos_token`: replaces the end
+    token that they name; empty: none."""
 
-    def __init__(self, folder: str):
-        self.folder = folder
+    def __init__(self, folder: str, eos_token: str = ""):
+        self.folder, self.eos_token = folder, eos_token
         if not os.path.isdir(folder):
             raise DataError("no such folder",
                             "use a model folder with tokenizer.json", folder)
@@ -92,6 +93,8 @@ class ModelFiles:
                 tokens[name] = defaults.get(name)
                 if name in ("bos_token", "eos_token") and not tokens[name]:
                     tokens[name] = self._token_by_id(name, id_to_token)
+        if self.eos_token:
+            tokens["eos_token"] = self.eos_token
         extra = source.get("extra_special_tokens")
         if isinstance(extra, dict):
             tokens.update({name: _content(extra[name]) for name in extra})

@@ -38,6 +38,9 @@ def add_row_flags(parser: argparse.ArgumentParser) -> None:
         "calls, messages or reasoning the chat template drops (default: false)")
     add("--drop-system-messages", action="store_true",
         help="leave out the system message at the start of a conversation")
+    add("--eos-token", default="", metavar="TOKEN",
+        help="token of the vocabulary that ends texts and completions, instead "
+        "of the tokenizer's")
     add("--chat-template", metavar="FILE|NAME",
         help="chat template to use instead of the tokenizer's: a Jinja file, "
         "or " + ", ".join(SHIPPED))

@@ -80,6 +80,12 @@ class TokenRows:
             self.desirable.append(desirable)
         return ""
 
+    def add_joined(self, ids: list[int], labels: list[int]) -> None:
+        """Adds a row that joins others: all of its labels count."""
+        self.input_ids.extend(ids)
+        self.labels.extend(labels)
+        self.row_offsets.append(len(self.input_ids))
+
     def leave_out(self, place: str, kind: str) -> str:
         """Counts a row of this kind, which is left out. Returns why."""
         self.count(kind, place)

@@ -31,6 +31,7 @@ class TextTokenizer:
             self._tokenizer.model.dropout = None
         self._post_processor = self._tokenizer.post_processor
         self._tokenizer.post_processor = None
+        self._check_end(files.eos_token)
         self.special_tokens = files.special_tokens(
             self._tokenizer.id_to_token, defaults)
         self._add_special_tokens(files)
@@ -41,6 +42,11 @@ class TextTokenizer:
             token.content for token in
             self._tokenizer.get_added_tokens_decoder().values())
         self._affixes: tuple[list[int], list[int]] | None = None
+
+    def _check_end(self, token: str) -> None:
+        if token and self._tokenizer.token_to_id(token) is None:
+            raise DataError(f"--eos-token: '{token}' is not in the vocabulary "
+                            f"of {self.path}", "use one of its tokens")
 
     def _add_special_tokens(self, files: ModelFiles) -> None:
         known = {token.content for token in
@@ -74,6 +80,10 @@ class TextTokenizer:
                 end = begin + len(encoding.ids)
                 self._affixes = whole.ids[:begin], whole.ids[end:]
         return self._affixes
+
+    def begin_ids(self) -> list[int]:
+        """Returns the ids that the tokenizer adds before plain text."""
+        return self.affixes(self.encode(["a"])[0])[0]
 
     def eos_id(self) -> int:
         if not self.eos_token:

@@ -316,6 +316,8 @@ StatusOr<Configuration> configure(const CommandLine &line,
       !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
   if (result.program.empty())
+    QLORA_RETURN_IF_ERROR(chooseLayers(file, result.options));
+  if (result.program.empty())
     QLORA_RETURN_IF_ERROR(leaveOutExperts(file, result.options, result.notes));
   if (result.program.empty())
     QLORA_RETURN_IF_ERROR(addAnswerSettings(result.options));

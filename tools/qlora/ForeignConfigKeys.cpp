@@ -56,7 +56,9 @@ std::string Translation::objective() const {
   const bool isSimpo = loss && foreignNameOf(*loss) == "simpo";
   if (word == "simpo" || (word == "dpo" && isSimpo))
     return "cpo";
-  return word == "ipo" ? "dpo" : word == "sft" ? "none" : word;
+  if (word == "sft" || word == "pt")
+    return "none";
+  return word == "ipo" ? "dpo" : word;
 }
 
 Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
@@ -140,10 +142,9 @@ Status Translation::translate(const YamlEntry &written) {
 /// Adds the tool's default, unless the file or a flag sets the option.
 Status Translation::addDefault(const ForeignDefault &initial) {
   std::string value(initial.value);
-  // axolotl does not drop long texts, but splits them into several rows. qlora
-  // cannot split them, so it refuses them.
+  // axolotl does not drop long texts, but splits them into several rows.
   if (value == "drop" && data.hasPieces)
-    value = "raise";
+    value = data.formats.size() == 1 ? "split" : "raise";
   if (value == "2*lora_rank") {
     const std::string rank = valueOf("lora_r");
     int64_t number = 8;

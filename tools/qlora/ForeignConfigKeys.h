@@ -9,6 +9,7 @@
 #ifndef QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
 #define QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,11 +29,20 @@ struct ForeignRequest {
   RankCounts ranks;
 };
 
-/// A special token of a file, which must be one of the model's.
+/// A special token of a file: the model's, or another end token.
 struct SpecialToken {
   std::string name;             ///< "eos_token"
   nlohmann::ordered_json value; ///< a text, or a list of texts
   int line = 0;
+  bool isUnused = false; ///< only texts without a template are trained
+};
+
+/// LLaMA-Factory's finetuning_type: freeze.
+struct FreezeTuning {
+  int64_t layers = 2;  ///< the last ones; negative: the first ones
+  bool isEven = false; ///< use_llama_pro: `layers` of them at equal distances
+  std::vector<std::string> modules = {"all"}; ///< of these layers
+  std::vector<std::string> others;            ///< modules outside of the layers
 };
 
 struct ForeignFile {
@@ -48,6 +58,7 @@ struct ForeignFile {
   nlohmann::ordered_json modelKeys = nlohmann::ordered_json::object();
   /// Compared with the model's by checkSpecialTokens().
   std::vector<SpecialToken> specialTokens;
+  std::optional<FreezeTuning> freeze;
   Problems problems; ///< keys and values that are refused
 };
 
@@ -62,6 +73,10 @@ void addModelProblems(const ForeignRequest &request,
 /// Replaces all-linear of a tool's file by the linears outside of the experts.
 Status leaveOutExperts(const ForeignFile &file, Options &options,
                        std::vector<std::string> &notes);
+
+/// Sets unfrozen_parameters as LLaMA-Factory's freeze tuning chooses them,
+/// which depends on the model's number of layers.
+Status chooseLayers(const ForeignFile &file, Options &options);
 
 /// Refuses special tokens that the model in `folder` does not have.
 Status checkSpecialTokens(std::span<const SpecialToken> tokens,

@@ -42,7 +42,8 @@ StatusOr<ForeignData> dataOfDatasets(const nlohmann::ordered_json &list,
 
 /// Translates LLaMA-Factory's names of data sets, "name, other", which
 /// `folder`/dataset_info.json describes. With the folder ONLINE, they are names
-/// on the hub. `base` is the YAML file's folder.
+/// on the hub. `base` is the YAML file's folder. `rl` may also be pt: the
+/// prompts are texts of pretraining.
 StatusOr<ForeignData> dataOfNames(const std::string &names,
                                   const std::string &base,
                                   const std::string &folder,

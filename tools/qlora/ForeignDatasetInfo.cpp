@@ -72,6 +72,25 @@ static Status addColumns(const json &columns, bool isAlpaca,
   return Status::ok();
 }
 
+/// Adds the column of pretraining's texts, which LLaMA-Factory calls prompts.
+static Status addText(const json &columns, bool isAlpaca, ForeignData &data) {
+  if (!isAlpaca)
+    return Status::invalid("has conversations, but stage: pt needs texts: "
+                           "write rows of 'text'");
+  const json query =
+      columns.is_null() ? json("input") : columns.value("query", json());
+  if (!query.is_null())
+    return Status::invalid("adds a column of queries ('{}') to the texts, "
+                           "which is not supported: write 'columns' with only "
+                           "'prompt'",
+                           foreignNameOf(query));
+  const std::string column =
+      foreignNameOf(columns.value("prompt", json("instruction")));
+  data.formats.insert("text");
+  data.columns["text"] = column;
+  return Status::ok();
+}
+
 /// Refuses keys and roles of messages that qlora does not read.
 static Status checkTags(const json &tags) {
   static const std::map<std::string, const char *> kTags = {
@@ -136,6 +155,8 @@ static Status addEntry(const json &set, const std::string &rl,
   if (wantsPairs && !ranks)
     return Status::invalid(
         "has no pairs ('ranking: true'), which stage: dpo needs");
+  if (rl == "pt")
+    return addText(set.value("columns", json()), isAlpaca, data);
   data.formats.insert(isAlpaca ? "turns" : "chat");
   QLORA_RETURN_IF_ERROR(checkTags(set.value("tags", json::object())));
   return addColumns(set.value("columns", json()), isAlpaca, data);

@@ -36,14 +36,13 @@ static Status checkModel(const ForeignFile &file, const std::string &folder) {
   const YamlEntry *type = findEntry(file, "finetuning_type");
   if (!type || type->value != "full")
     return Status::ok();
-  if (config.experts.count > 0)
+  const bool isPartial =
+      file.freeze ||
+      std::ranges::count(file.entries, "unfrozen_parameters", &YamlEntry::key);
+  if (config.experts.count > 0 && !isPartial)
     return Status::invalid("{} has experts, which cannot be trained in full: "
                            "use an adapter",
                            config.family->architecture);
-  if (config.wrapper)
-    return Status::invalid("{} has more than the text model, which would be "
-                           "missing in the result: use an adapter",
-                           config.wrapper->architecture);
   return Status::ok();
 }
 

@@ -50,8 +50,6 @@ static const ForeignRow kWithRemedy[] = {
      "these values"},
     {"generation_num_beams num_beams eval_num_beams", "", "1 none",
      "searches with several beams, which is not supported: write 1"},
-    {"packing_strategy", "", "bfd",
-     "cuts rows between sequences, which is not supported: write bfd"},
     {"truncation_mode", "", "keep_start",
      "cuts the start of long rows, which is not supported: write keep_start"},
     {"f_divergence_type", "", "reverse_kl",
@@ -83,7 +81,7 @@ static const ForeignRow kWithRemedy[] = {
     {"rope_scaling moe_aux_loss_coef router_aux_loss_coef", "", kOff,
      "would change the model's configuration: write it into config.json"},
     {"tokens add_tokens add_special_tokens new_special_tokens_config "
-     "added_tokens_overrides eos_token",
+     "added_tokens_overrides",
      "", kOff, "would change the tokenizer: write it into its files"},
     {"tokenizer_use_mistral_common", "", kOff,
      "tokenizes with mistral-common, which is not supported: use a model with "
@@ -98,14 +96,11 @@ static const ForeignRow kWithRemedy[] = {
     {"processor_type", "", kOff,
      "trains on images or sound, but only text is supported: remove it, and "
      "rows with images or sound"},
-    {"pretraining_dataset", "", kOff,
-     "splits texts into rows of sequence_len: write datasets with type: "
-     "completion and rows that are short enough"},
 };
 
 /// Keys of methods that are not supported.
 static const ForeignRow kMethods[] = {
-    {"disable_shuffling curriculum_sampling group_by_length "
+    {"group_by_length "
      "sortish_sampler interleave_probs dataloader_drop_last dataset_kwargs",
      "", kOff, "changes which rows share a step, which is not supported"},
     {"lr_quadratic_warmup cosine_constant_lr_ratio jagged_restart_steps "
@@ -133,7 +128,7 @@ static const ForeignRow kMethods[] = {
      "train_from_scratch shift_attn s2_attention max_packed_sequence_len "
      "mixture_of_depths scaling_softmax use_pose "
      "use_llama_pro use_onebitllms peft_layer_replication "
-     "peft_ensure_weight_tying unfrozen_parameters lisa_n_layers "
+     "peft_ensure_weight_tying lisa_n_layers "
      "lisa_step_interval relora relora_steps qat dsv4_bf16_all "
      "dsv4_fp4_grouped_mode dsv4_fp8_nonexpert_mode gemma4_fp8_nonexpert "
      "gemma4_nf4_nonexpert nvfp4_merge_aware nvfp4_merge_aware_start_step "

@@ -47,8 +47,8 @@ static const ForeignRow kTranslatedRows[] = {
     {"lora_target_parameters", "target_parameters", kAny, ""},
     {"neat_packing", "packing", kAny, ""},
     {"max_new_tokens", "generation_max_new_tokens", kAny, ""},
-    {"stage", "rl", "sft=none dpo=dpo kto=kto",
-     "is not supported: write sft, kto or dpo, or rl: orpo for ORPO"},
+    {"stage", "rl", "sft=none pt=none dpo=dpo kto=kto",
+     "is not supported: write sft, pt, kto or dpo, or rl: orpo for ORPO"},
     {"pref_loss", "loss_type", "sigmoid hinge ipo simpo",
      "is not supported: write sigmoid, hinge, ipo or simpo. LLaMA-Factory's "
      "orpo has only answers in the loss; for TRL's, which also has prompts, "
@@ -67,6 +67,8 @@ static const ForeignRow kTranslatedRows[] = {
      "true=latest false! none!", "takes true or false"},
     {"disable_gradient_checkpointing", "gradient_checkpointing",
      "true=false false! none!", "takes true or false"},
+    {"disable_shuffling", "train_sampling_strategy",
+     "true=sequential false! none!", "takes true or false"},
     {"early_stopping_steps", "early_stopping_patience", kAny, ""},
     {"test_split_size", "val_set_size", kAny, ""},
 };

@@ -46,16 +46,21 @@ Status Translation::translatePlugins(const YamlEntry &entry) {
   return note(entry, "chooses kernels and logs: not needed"), Status::ok();
 }
 
-/// Remembers the tokens: they must be the model's, whose folder is not known
-/// yet. pad_token is ignored, because padding is never in the loss.
+/// Remembers the tokens, to compare them with the model's, whose folder is not
+/// known yet. pad_token is ignored, because padding is never in the loss.
 Status Translation::translateSpecialTokens(const YamlEntry &entry) {
-  if (!entry.value.is_object() && entry.key == "tokens")
-    return translateRow(entry);
+  if (entry.value.is_array() && entry.key == "tokens") {
+    file.specialTokens.push_back({entry.key, entry.value, entry.line});
+    return Status::ok();
+  }
   if (!entry.value.is_object())
     return refused("expects names of tokens, such as {eos_token: </s>}");
   for (const auto &[token, text] : entry.value.items())
-    if (token != "pad_token" && !text.is_null())
+    if (token != "pad_token" && !text.is_null()) {
       file.specialTokens.push_back({token, text, entry.line});
+      if (token == "eos_token")
+        add(entry, "eos_token", text);
+    }
   return Status::ok();
 }
 
@@ -162,10 +167,9 @@ Status Translation::translateCheckpointing(const YamlEntry &entry) {
 /// TRL's KTO trainer reads rows in order, to pair each with the answer of
 /// another row. --rl kto makes such pairs itself.
 Status Translation::translateSampling(const YamlEntry &entry) {
-  const std::string word = foreignNameOf(entry.value);
-  if (word == "random" || (word == "sequential" && objective() == "kto"))
-    return Status::ok();
-  return Status::invalid("'{}' is not supported: write random", word);
+  const bool isForPairs =
+      foreignNameOf(entry.value) == "sequential" && objective() == "kto";
+  return isForPairs ? Status::ok() : translateRow(entry);
 }
 
 /// TRL's commands train whatever do_train is.

@@ -76,6 +76,14 @@ private:
   Status translateLeastRate(const YamlEntry &entry);
   Status translatePerEpoch(const YamlEntry &entry);
   Status translateLossOfInputs(const YamlEntry &entry);
+  Status translateUnfrozen(const YamlEntry &entry);
+  Status translateTuning(const YamlEntry &entry);
+  Status skipIfFreeze(const YamlEntry &entry);
+  Status translateCurriculum(const YamlEntry &entry);
+  Status translatePretraining(const YamlEntry &entry);
+  Status checkPretraining(const YamlEntry &entry);
+  Status translateStage(const YamlEntry &entry);
+  bool isPretraining() const;
   void addData();
   void addParallel(std::vector<YamlEntry> options);
   Status addDefaults();

@@ -12,6 +12,7 @@
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Options/OptionTable.h"
+#include "runtime/Options/OptionValue.h"
 #include "tools/qlora/HubData.h"
 
 namespace qlora {
@@ -63,7 +64,16 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"per_device_eval_batch_size", &Translation::translateEvalBatch},
      {"batch_size", &Translation::translateBatch},
      {"rl", &Translation::translateObjective},
-     {"stage", &Translation::translateObjective},
+     {"stage", &Translation::translateStage},
+     {"unfrozen_parameters", &Translation::translateUnfrozen},
+     {"finetuning_type", &Translation::translateTuning},
+     {"freeze_trainable_layers", &Translation::skipIfFreeze},
+     {"freeze_trainable_modules", &Translation::skipIfFreeze},
+     {"freeze_extra_modules", &Translation::skipIfFreeze},
+     {"use_llama_pro", &Translation::skipIfFreeze},
+     {"curriculum_sampling", &Translation::translateCurriculum},
+     {"pretraining_dataset", &Translation::translatePretraining},
+     {"pretrain_multipack_attn", &Translation::checkPretraining},
      {"warmup_steps", &Translation::translateWarmup},
      {"warmup_ratio", &Translation::translateWarmup},
      {"lr_scheduler", &Translation::translateScheduler},
@@ -85,6 +95,20 @@ Status Translation::translateNames(const YamlEntry &entry) {
   return add(entry, "lora_target_modules", std::move(list)), Status::ok();
 }
 
+/// Returns the paths, with a weight for each that is named several times.
+static json distinctPaths(const json &paths) {
+  json distinct = json::array();
+  for (auto path = paths.begin(); path != paths.end(); ++path) {
+    const auto count = std::count(paths.begin(), paths.end(), *path);
+    if (std::find(paths.begin(), path, *path) != path)
+      continue;
+    distinct.push_back(
+        count == 1 ? *path
+                   : json(fmt::format("{}:{}", foreignNameOf(*path), count)));
+  }
+  return distinct;
+}
+
 Status Translation::translateData(const YamlEntry &entry) {
   const auto base = std::filesystem::path(path).parent_path().string();
   const json *folder = find("dataset_dir");
@@ -98,8 +122,9 @@ Status Translation::translateData(const YamlEntry &entry) {
                         folder && folder->is_string()
                             ? folder->get<std::string>()
                             : "data",
-                        objective()));
-  add(entry, isTest ? "validation_file" : "train_file", found.paths);
+                        isPretraining() ? "pt" : objective()));
+  add(entry, isTest ? "validation_file" : "train_file",
+      isTest ? found.paths : distinctPaths(found.paths));
   if (dataEntry.line == 0)
     dataEntry = entry;
   return data.add(found);
@@ -149,6 +174,8 @@ void Translation::addData() {
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
     add(dataEntry, "row_format", json(data.formats));
+  for (SpecialToken &token : file.specialTokens)
+    token.isUnused = data.formats == std::set<std::string>{"text"};
   if (data.dropsSystem)
     add(dataEntry, "drop_system_messages", "true");
   json columns = json::object();
@@ -159,13 +186,25 @@ void Translation::addData() {
     add(dataEntry, "dataset_columns", columns);
 }
 
+/// Returns the token that ends texts in LLaMA-Factory's pretraining.
+static const char *endTokenOf(std::string_view name) {
+  return name == "llama3"            ? "<|end_of_text|>"
+         : name.starts_with("gemma") ? "<end_of_turn>"
+         : name == "phi"             ? "<|end|>"
+                                     : "<|im_end|>";
+}
+
 /// Translates the names of LLaMA-Factory's templates that qlora includes.
 Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   static const std::map<std::string_view, const char *> kTemplates = {
-      {"chatml", "llamafactory-chatml"}, {"gemma", "llamafactory-gemma"},
-      {"gemma3", "llamafactory-gemma"},  {"llama3", "llamafactory-llama3"},
-      {"phi", "llamafactory-phi"},       {"phi4", "llamafactory-phi4"},
-      {"qwen", "llamafactory-qwen"},     {"qwen3", "llamafactory-qwen3"},
+      {"chatml", "llamafactory-chatml"},
+      {"gemma", "llamafactory-gemma"},
+      {"gemma3", "llamafactory-gemma"},
+      {"llama3", "llamafactory-llama3"},
+      {"phi", "llamafactory-phi"},
+      {"phi4", "llamafactory-phi4"},
+      {"qwen", "llamafactory-qwen"},
+      {"qwen3", "llamafactory-qwen3"},
       {"qwen3_nothink", "llamafactory-chatml"}};
   const auto found = kTemplates.find(foreignNameOf(entry.value));
   if (found == kTemplates.end())
@@ -173,6 +212,8 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
                            "write chat_template: FILE with an equal Jinja "
                            "template, or remove it to use the model's template",
                            foreignNameOf(entry.value));
+  if (isPretraining()) // the template has only the end token
+    return add(entry, "eos_token", endTokenOf(found->first)), Status::ok();
   // LLaMA-Factory's preference trainers remove reasoning from earlier turns.
   if (found->first == "qwen3" && objective() != "none")
     return refused(
@@ -182,9 +223,11 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
 }
 
 /// Refuses LLaMA-Factory's packing without neat_packing, because packed rows
-/// would attend to each other.
+/// would attend to each other. In pretraining they do (translateStage()).
 Status Translation::translatePacking(const YamlEntry &entry) {
   const json *neat = find("neat_packing");
+  if (isPretraining())
+    return Status::ok();
   if (isOf(ForeignTool::kLlamaFactory) &&
       !isOffWord(foreignNameOf(entry.value)) &&
       !(neat && foreignNameOf(*neat) == "true"))

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 /// Converts a value of a key with the type's name in qlora-data's output.
 static StatusOr<GgufValue> valueOf(const std::string &type,

@@ -32,7 +32,8 @@ SPECIAL = {"Meta-Llama-3-8B-Instruct": {"eos_token": "<|eot_id|>"},
                                         "eos_token": "</s>"},
            "Yi-34B-Chat": {"bos_token": "<|startoftext|>",
                            "eos_token": "<|endoftext|>",
-                           "unk_token": "<unk>"}}
+                           "unk_token": "<unk>"},
+           "xgen-7b-8k-base": {"eos_token": "<|endoftext|>"}}
 # A tokenizer of characters, whose ids fit into the smallest tiny model.
 TOKENS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>",
           "<|start_header_id|>", "<|end_header_id|>", "<|endoftext|>",
@@ -59,6 +60,7 @@ ALPACA = {"instruction": "Name a city.", "input": "", "output": "Lisbon"}
 PAIR = {"prompt": "a?", "chosen": TALK, "rejected": [QUESTION, ANSWERS[1]]}
 # Rows by axolotl's `type`; PREFERENCES if the file has `rl`.
 ROWS = {"alpaca": ALPACA, "completion": {"text": "a text"},
+        "pretrain": {"text": "a text"},
         "jeopardy": {"question": "a", "category": "b", "answer": "c"}}
 PREFERENCES = {"chat_template.argilla": PAIR, "chatml.ultra": PAIR,
                "llama3.ultra": {"prompt": "a?", "completion": "b",
@@ -175,6 +177,10 @@ class Folder:
         folder = os.path.join(self.cache,
                               "datasets--" + data["path"].replace("/", "--"))
         write(folder + "/refs/main", COMMIT)
+        if data.get("name"):  # a subset
+            write(os.path.join(folder, "snapshots", COMMIT, "README.md"),
+                  "---\nconfigs:\n- config_name: " + data["name"] +
+                  "\n  data_files: train.jsonl\n---\n")
         for file in data.get("data_files") or ["train.jsonl"]:
             write(os.path.join(folder, "snapshots", COMMIT, file),
                   self.lines(row))
@@ -190,7 +196,7 @@ class Folder:
 
     def make_dataset(self, data, rl):
         row = row_of(data, rl)
-        if data.get("split") or data.get("data_files"):
+        if any(data.get(key) for key in ("split", "data_files", "name")):
             self.hub_rows(data, row)
             return data
         name = f"rows/{len(self.made)}.jsonl"
@@ -238,7 +244,9 @@ class Folder:
         for key in ("base_model_config", "tokenizer_config"):
             if keys.get(key) == example["keys"].get("base_model", ""):
                 keys[key] = keys["base_model"]
-        for key in ("datasets", "test_datasets"):
+        if keys.get("use_llama_pro"):
+            keys["freeze_trainable_layers"] = 2  # the tiny models' layers
+        for key in ("datasets", "test_datasets", "pretraining_dataset"):
             if keys.get(key):
                 keys[key] = [self.dataset(data, keys.get("rl"))
                              for data in keys[key]]

@@ -245,7 +245,7 @@ class DataTest(ForeignTest):
             self.assert_options(file((path, f"type: {kind}")),
                                 {"row-format": formats})
         self.assert_options(file(("text.jsonl", "type: completion")),
-                            {"excess-length-strategy": "raise"})
+                            {"excess-length-strategy": "split"})
         self.assert_options(
             file(("text.jsonl", "type: completion, field: body")),
             {"dataset-columns": '{"text":"body"}'})

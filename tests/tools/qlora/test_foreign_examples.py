@@ -25,15 +25,14 @@ PAGE = os.path.join(HERE, "../../../docs/qlora.md")
 KINDS = {
     "another model family": {"family"},
     "images or sound": {"processor_type"},
-    "full fine-tuning of experts, or of the text in a model for images": {
+    "full fine-tuning of experts": {
         "experts"},
     "another format of stored weights": {"stored"},
     "reinforcement learning, or a reward model": {
         "rl", "trl", "reward_model", "process_reward_model"},
-    "pretraining: texts cut into rows of equal length": {
-        "pretraining_dataset"},
-    "another kind of adapter, or layers chosen by name": {
-        "finetuning_type", "unfrozen_parameters", "lisa_n_layers", "relora"},
+    "training from random weights": {"reinit_weights"},
+    "another kind of adapter, or layers that change during training": {
+        "finetuning_type", "lisa_n_layers", "relora"},
     "another loss": {"use_asft_loss", "use_dft_loss", "use_eaft_loss",
                      "use_eaft"},
     "another optimizer, or 8-bit AdamW for shards of all weights": {
@@ -42,8 +41,7 @@ KINDS = {
     "float8 matmuls, or training for quantization": {
         "fp8", "qat", "nvfp4_merge_aware"},
     "float16, which needs a scaled loss": {"fp16", "float16"},
-    "another method": {"plugins", "mixture_of_depths", "use_kt",
-                       "curriculum_sampling"},
+    "another method": {"plugins", "mixture_of_depths", "use_kt"},
     "a tokenizer of mistral-common": {"tokenizer_use_mistral_common"},
     "other special tokens than the model's": {"special_tokens"},
     "DPO that also trains the base": {"modules_to_save", "base"},
@@ -58,10 +56,8 @@ def kind_of(example, keys):
                  else "stored" if "stored" in example else "experts")
     if "finetuning_type" in keys and example["keys"].get("rl") == "dpo":
         keys = keys - {"finetuning_type"} | {"base"}
-    # LLaMA-Factory's stages: pt is pretraining, rm a reward model.
-    stage = example["keys"].get("stage")
-    if "stage" in keys:
-        keys.add({"pt": "pretraining_dataset", "rm": "reward_model"}[stage])
+    if "stage" in keys and example["keys"]["stage"] == "rm":
+        keys.add("reward_model")
     return next((kind for kind, names in KINDS.items() if names & keys), None)
 
 

@@ -90,8 +90,15 @@ class ValuesTest(test_foreign_configs.ForeignTest):
         self.options(head + f"  eos_token: {json.dumps(end)}\n"
                      f"  additional_special_tokens: [{json.dumps(end)}]\n"
                      "  pad_token: <pad>\n")
-        self.assertIn("'special_tokens': would change the tokenizer "
-                      "(eos_token)", self.refusal(head + "  eos_token: <x>\n"))
+        self.assertIn("'special_tokens': would add tokens (eos_token)",
+                      self.refusal(head + "  eos_token: <x>\n"))
+        with open(os.path.join(MODEL, "tokenizer.json"),
+                  encoding="utf-8") as file:
+            other = next(token["content"] for token in
+                         json.load(file)["added_tokens"]
+                         if token["content"] != end)
+        found, _ = self.options(head + f"  eos_token: {json.dumps(other)}\n")
+        self.assertEqual(found["eos-token"], other)
         self.assertIn("(additional_special_tokens)", self.refusal(
             head + f"  additional_special_tokens: [{json.dumps(end)}, <x>]\n"))
 
@@ -216,9 +223,79 @@ class ValuesTest(test_foreign_configs.ForeignTest):
         self.assertIn("'half' is not a number of ranks", self.refusal(
             AXOLOTL + DATASETS + "tensor_parallel_size: half\n"))
 
+    def test_chosen_parameters(self):
+        full = AXOLOTL.replace("adapter: lora\n", "") + DATASETS
+        names = 'unfrozen_parameters: ["^model.layers.1", "^lm_head"]\n'
+        found, _ = self.options(full + names)
+        self.assertEqual(found["unfrozen-parameters"],
+                         '["^model.layers.1","^lm_head"]')
+        found, notes = self.options(AXOLOTL + DATASETS + names)
+        self.assertNotIn("unfrozen-parameters", found)
+        self.assertIn("'unfrozen_parameters' names weights of the base", notes)
+        self.assertIn("chooses weights of an adapter", self.refusal(
+            AXOLOTL + DATASETS + 'unfrozen_parameters: [".+lora_A"]\n'))
+        self.assertIn("chooses rows of a weight", self.refusal(
+            full + 'unfrozen_parameters: ["lm_head.weight[:8]"]\n'))
+
+    def test_freeze_tuning(self):
+        head = LLAMA + f"train_file: {DATA}\nfinetuning_type: freeze\n"
+        with open(os.path.join(MODEL, "config.json"),
+                  encoding="utf-8") as file:
+            layers = json.load(file)["num_hidden_layers"]
+        for keys, chosen in (
+                ("freeze_trainable_layers: 1\n", [layers - 1]),
+                ("freeze_trainable_layers: -1\n", [0]),
+                (f"freeze_trainable_layers: {layers}\nuse_llama_pro: true\n",
+                 list(range(layers)))):
+            found, _ = self.options(head + keys)
+            self.assertEqual(found["finetuning-type"], "full")
+            self.assertEqual(json.loads(found["unfrozen-parameters"]),
+                             [f".+.{layer}." for layer in chosen])
+        found, _ = self.options(
+            head + "freeze_trainable_layers: -1\n"
+            "freeze_trainable_modules: mlp,self_attn\n"
+            "freeze_extra_modules: norm\n")
+        self.assertEqual(json.loads(found["unfrozen-parameters"]),
+                         [".+.0.mlp", ".+.0.self_attn", "(.+)?norm"])
+        self.assertIn("that divides the model's", self.refusal(
+            head + "freeze_trainable_layers: 99\nuse_llama_pro: true\n"))
+        self.assertIn("'use_llama_pro': changes the training", self.refusal(
+            LLAMA + f"train_file: {DATA}\nuse_llama_pro: true\n"))
+
+    def test_pretraining(self):
+        self.write('{"body": "a text"}\n', "text.jsonl")
+        head = AXOLOTL + ("pretraining_dataset: [{path: text.jsonl, "
+                          "text_column: body, type: pretrain}]\n")
+        packed = head + "sample_packing: true\nmax_steps: 1\n"
+        found, _ = self.options(packed)
+        self.assertEqual(found["excess-length-strategy"], "windows")
+        self.assertEqual(found["dataset-columns"], '{"text":"body"}')
+        self.assertEqual(found["packing"], "true")
+        found, _ = self.options(packed.replace("type: pretrain",
+                                               "type: completion"))
+        self.assertEqual(found["excess-length-strategy"], "split")
+        self.assertIn("without sample_packing", self.refusal(head))
+        self.assertIn("'pretrain_multipack_attn': lets packed texts",
+                      self.refusal(packed + "pretrain_multipack_attn: false\n"))
+        found, _ = self.options(LLAMA.replace("stage: sft", "stage: pt")
+                                + f"train_file: {DATA}\n")
+        self.assertEqual(found["packing-strategy"], "llamafactory-wrapped")
+
+    def test_the_order_of_rows(self):
+        head = AXOLOTL + DATASETS + "curriculum_sampling: true\n"
+        found, _ = self.options(head)
+        self.assertEqual(found["train-sampling-strategy"], "sequential")
+        found, _ = self.options(LLAMA + f"train_file: {DATA}\n"
+                                "disable_shuffling: true\n")
+        self.assertEqual(found["train-sampling-strategy"], "sequential")
+
     def test_values_that_matter_elsewhere(self):
         kto = TRL + "train_sampling_strategy: sequential\n"
-        self.assertIn("'sequential' is not supported", self.refusal(kto))
+        found, _ = self.options(kto)
+        self.assertEqual(found["train-sampling-strategy"], "sequential")
+        self.assertIn("choose from: random, sequential",
+                      self.refusal(kto.replace("sequential",
+                                               "group_by_length")))
         self.options(TRL + "train_sampling_strategy: random\ndo_train: false\n")
         head = LLAMA + f"train_file: {DATA}\ndo_sample: true\n"
         self.options(head)

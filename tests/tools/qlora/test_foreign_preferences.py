@@ -63,7 +63,7 @@ class PreferencesTest(test_foreign_configs.ForeignTest):
 
     def test_what_would_change_the_training_is_refused(self):
         for text, message in (
-                ("stage: ppo", "write sft, kto or dpo"),
+                ("stage: ppo", "write sft, pt, kto or dpo"),
                 ("stage: dpo\npref_loss: kto_pair",
                  "write sigmoid, hinge, ipo or simpo"),
                 ("stage: dpo\npref_ftx: 0.1", "with equal weights of answers"),

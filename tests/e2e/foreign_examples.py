@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tools/qlora"))
 import example_files  # noqa: E402
 
-FLAGS = ["--max-steps=3", "--overwrite-output-dir",
-         "--output-dir=out", "--target=cpu", "--base-cache=none"]
+FLAGS = ["--max-steps=3", "--output-dir=out", "--target=cpu",
+         "--base-cache=none"]
 
 
 def traits(example):
@@ -29,10 +29,11 @@ def traits(example):
         keys.get("adapter") or keys.get("finetuning_type") == "lora") else ""
     yield "objective", keys.get("rl") or keys.get("stage"), \
         keys.get("loss_type") or keys.get("pref_loss")
-    for data in keys.get("datasets") or []:
+    for data in keys.get("datasets") or keys.get("pretraining_dataset") or []:
         yield "data", data.get("type"), data.get("drop_system_message")
     for key in ("model_config", "peft", "min_sample_len", "dataset_dir",
-                "dataset_exact_deduplication", "chat_template", "template"):
+                "dataset_exact_deduplication", "chat_template", "template",
+                "curriculum_sampling", "finetuning_type"):
         if keys.get(key):
             yield key, json.dumps(keys[key])
 

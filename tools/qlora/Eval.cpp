@@ -172,6 +172,7 @@ rowFlags(const GenerationCommand &command, const GenerationProgram &program,
   request.pairs = request.unpaired = false;
   request.maxSamples = 0;      // --max-rows
   request.excess = "truncate"; // nothing is cut without a maximum length
+  request.packing.clear();
   return converterFlags(request);
 }
 

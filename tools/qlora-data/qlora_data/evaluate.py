@@ -215,7 +215,7 @@ def _parser() -> Parser:
     parser.set_defaults(pairs=False, unpaired=False, max_length=None, workers=1,
                         excess_length_strategy="truncate", logprobs=0,
                         max_samples=None, min_length=0,
-                        drop_duplicates=False)
+                        drop_duplicates=False, packing_strategy="")
     return parser
 
 
@@ -237,7 +237,7 @@ def evaluate(arguments: list[str]) -> None:
     # Not imported earlier: it needs the packages.
     from .conversion import converter_of
     from .rows import TokenRows
-    files = ModelFiles(args.model)
+    files = ModelFiles(args.model, args.eos_token)
     if args.temperature is None:
         args.temperature = 0.0
     prompts = Prompts(files, args.chat_template, None)

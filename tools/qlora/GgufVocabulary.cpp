@@ -16,8 +16,7 @@ namespace qlora {
 using json = nlohmann::ordered_json;
 
 /// Converts a value of a key with the type's name in qlora-data's output.
-static StatusOr<GgufValue> valueOf(const std::string &type,
-                                   const json &value) {
+static StatusOr<GgufValue> valueOf(const std::string &type, const json &value) {
   if (type == "string")
     return GgufValue(value.get<std::string>());
   if (type == "uint32")
@@ -54,8 +53,7 @@ static StatusOr<GgufVocabulary> parse(const std::string &text) {
 /// Returns the keys of a model whose users send token ids.
 static GgufVocabulary withoutTokenizer() {
   GgufVocabulary vocabulary;
-  vocabulary.keys.emplace_back("tokenizer.ggml.model",
-                               std::string("no_vocab"));
+  vocabulary.keys.emplace_back("tokenizer.ggml.model", std::string("no_vocab"));
   vocabulary.warnings.push_back(
       "Neither the adapter nor the base has a tokenizer, so the file has none: "
       "programs must send it token ids");

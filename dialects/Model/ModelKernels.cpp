@@ -56,10 +56,14 @@ KernelCall::KernelCall(StringRef name, ArrayRef<CallOperand> values,
     const CallConstant *given = find(numbers, constant);
     std::optional<int64_t> bits =
         given ? given->bits : derivedConstant(*this, i);
+    if (!bits && i >= op->neededConstants)
+      bits = 0;
     const bool isDouble = op->kinds[i] == ConstantKind::kDouble;
     need(bits && (!given || given->isDouble == isDouble), constant);
     constants.push_back(*bits);
   }
+  while (constants.size() > op->neededConstants && constants.back() == 0)
+    constants.pop_back();
   need(known == values.size() + numbers.size(), "name of an argument");
 }
 

@@ -34,8 +34,7 @@ KINDS = {
         "pretraining_dataset"},
     "another kind of adapter, or layers chosen by name": {
         "finetuning_type", "unfrozen_parameters", "lisa_n_layers", "relora"},
-    "another loss": {"use_asft_loss", "use_dft_loss", "use_eaft_loss",
-                     "use_eaft"},
+    "another loss": {"use_asft_loss", "use_eaft_loss", "use_eaft"},
     "another optimizer, or 8-bit AdamW for shards of all weights": {
         "optimizer", "use_adam_mini", "use_apollo", "use_badam", "use_galore",
         "use_muon"},

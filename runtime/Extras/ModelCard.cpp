@@ -168,8 +168,12 @@ static std::string evaluationText(const json &line) {
         "step {}",
         loss, 100 * line["eval_rewards/accuracies"].get<double>(),
         line["eval_rewards/margins"].get<double>(), dumpJson(line["step"]));
-  return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
-                     std::exp(loss), dumpJson(line["step"]));
+  const std::string perplexity =
+      line.contains("eval_perplexity")
+          ? fmt::format(" (perplexity {:.2f})", std::exp(loss))
+          : "";
+  return fmt::format("{:.4f}{} after step {}", loss, perplexity,
+                     dumpJson(line["step"]));
 }
 
 static std::string resultsText(const Run &run, const TrainingResult &result,

@@ -61,6 +61,10 @@ WeightedLosses lossesOf(const Options &o) {
   return losses;
 }
 
+bool changesTokenLoss(const Options &o) {
+  return lossesOf(o).has("dft") || o.number("label_smoothing_factor") != 0;
+}
+
 int64_t Options::linesOfRow() const {
   const bool hasOne =
       text("rl") == "none" || value("loss_type") == "apo_zero_unpaired";

@@ -68,7 +68,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     pm.addPass(createRoundActivations({*options.int8Threshold}));
   // attach-loss copies the model as the reference model, so it must run before
   // passes that change the model for training.
-  if (options.loss.objective != "none") {
+  if (options.loss.objective != "none" || options.loss.labelSmoothing != 0 ||
+      llvm::is_contained(options.loss.kinds, "dft")) {
     AttachLossOptions loss = options.loss;
     loss.mismatched = options.linesOfRow == 2;
     pm.addPass(createAttachLoss(loss));

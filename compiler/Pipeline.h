@@ -52,7 +52,7 @@ struct CompileOptions {
   /// If set, LLM.int8 matmuls also round their inputs to int8, except columns
   /// with a value of at least this magnitude (0: no exception).
   std::optional<double> int8Threshold;
-  AttachLossOptions loss; ///< objective "none": the loss of the model
+  AttachLossOptions loss; ///< objective "none": a loss of tokens
   AddNoiseOptions noise;
   AttachAdaptersOptions lora;
   std::string targetParameters = "[]";

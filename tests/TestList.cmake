@@ -300,6 +300,12 @@ goldens(fsdp-tables full 8 --ranks 2 --compile-flag=--parallel=fsdp=2
         prequantized-bnb)
 goldens(fsdp quick 2 --ranks 4 --compile-flag=--parallel=fsdp=2
         --compile-flag=--shard-embeddings=true qwen3-ranks)
+# Losses of tokens over shards of the vocabulary.
+set(token_losses --ranks 2 --compile-flag=--parallel=fsdp=2
+    --compile-flag=--shard-embeddings=true llama-dft llama-smooth
+    gemma2-smooth)
+goldens(fsdp-losses quick 3 ${token_losses})
+goldens(fsdp-losses-cuda quick 5 ${on_cuda} ${token_losses})
 goldens(fsdp-no-overlap full 2 --ranks 2 --compile-flag=--parallel=fsdp=2
         --compile-flag=--disable-pass=schedule-gathers llama-nf4)
 e2e(shards full 120 shards.py)

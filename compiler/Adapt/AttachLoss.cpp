@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attach-loss: replaces a forward function's loss by a preference loss.
+// attach-loss: replaces a forward function's loss by a preference loss, or by
+// another loss of tokens.
 // See Passes.td for an example.
 
 #include "compiler/Passes.h"
@@ -32,6 +33,7 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult attachTo(func::FuncOp function);
+  LogicalResult setTokenLoss(func::FuncOp function);
   FailureOr<LossOp> build(OpBuilder &builder, func::FuncOp function,
                           const Head &head);
   FailureOr<LossOp> buildDpo(OpBuilder &builder, func::FuncOp function,
@@ -44,15 +46,17 @@ private:
 
 } // namespace
 
-static FailureOr<Head> headOf(func::FuncOp function) {
+/// `option` is named if there are several losses.
+static FailureOr<Head> headOf(func::FuncOp function, StringRef option) {
   Operation *end = function.front().getTerminator();
   Head head;
   for (Value value : end->getOperands()) {
     auto loss = value.getDefiningOp<LossOp>();
     if (!loss || (head.op && loss != head.op))
-      return end->emitError("--rl needs a model without a router loss; set "
-                            "'output_router_logits' to false in its "
-                            "config.json and import it again");
+      return end->emitError(option)
+             << " needs a model without a router loss; set "
+                "'output_router_logits' to false in its config.json and import "
+                "it again";
     head.op = loss;
     StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
     if (name == "loss_sum")
@@ -167,8 +171,23 @@ FailureOr<LossOp> AttachLossPass::build(OpBuilder &builder,
   return buildDpo(builder, function, head);
 }
 
+LogicalResult AttachLossPass::setTokenLoss(func::FuncOp function) {
+  // Peer tools leave a router loss out if they smooth labels.
+  if (labelSmoothing != 0 &&
+      failed(headOf(function, "--label-smoothing-factor")))
+    return failure();
+  for (HeadLossOp head : function.getOps<HeadLossOp>()) {
+    head.setOwnProbability(llvm::is_contained(kinds, "dft"));
+    if (labelSmoothing != 0)
+      head.setLabelSmoothing(llvm::APFloat(double(labelSmoothing)));
+  }
+  return success();
+}
+
 LogicalResult AttachLossPass::attachTo(func::FuncOp function) {
-  FailureOr<Head> head = headOf(function);
+  if (objective == "none")
+    return setTokenLoss(function);
+  FailureOr<Head> head = headOf(function, "--rl");
   if (failed(head))
     return failure();
   auto input = cast<RankedTensorType>(function.getArgument(0).getType());
@@ -194,10 +213,10 @@ LogicalResult AttachLossPass::attachTo(func::FuncOp function) {
 }
 
 void AttachLossPass::runOnOperation() {
-  if (objective != "dpo" && objective != "cpo" && objective != "kto" &&
-      objective != "orpo") {
+  if (objective != "none" && objective != "dpo" && objective != "cpo" &&
+      objective != "kto" && objective != "orpo") {
     getOperation().emitError(
-        "expects dpo, cpo, kto or orpo as objective, but got '")
+        "expects none, dpo, cpo, kto or orpo as objective, but got '")
         << objective << "'";
     return signalPassFailure();
   }

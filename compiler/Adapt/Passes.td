@@ -48,9 +48,12 @@ def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
 }
 
 def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
-  let summary = "train on preferences instead of tokens";
+  let summary = "train on preferences, or on another loss of tokens";
   let description = [{
-    Replaces a function's loss by a preference loss; the head returns a loss per
+    For `none` sets the attributes of the head's loss: `own_probability` for the
+    kind `dft`, and `label_smoothing`.
+
+    For other objectives replaces a function's loss by a preference loss; the head returns a loss per
     sequence. For `dpo`, `cpo` and `orpo` a batch has all chosen answers, then the
     rejected ones. For `kto` it has answers, which a new argument `desirable`
     classifies; `mismatched` adds their prompts with answers to other prompts.
@@ -70,13 +73,14 @@ def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
   }];
   let options = [
     Option<"objective", "objective", "std::string", "\"dpo\"",
-           "dpo, cpo, kto or orpo">,
+           "none, dpo, cpo, kto or orpo">,
     Option<"beta", "beta", "double", "0.1", "">,
     ListOption<"kinds", "kinds", "std::string",
-               "for dpo and cpo: losses of PairLosses.def; empty: sigmoid">,
+               "for dpo and cpo: losses of PairLosses.def; empty: sigmoid. For "
+               "none: nll or dft; empty: nll">,
     ListOption<"weights", "weights", "double", "their weights; empty: 1 each">,
     Option<"labelSmoothing", "label-smoothing", "double", "0.0",
-           "for some of these losses">,
+           "for some of these losses, and for nll">,
     Option<"tau", "tau", "double", "0.05", "for discopop">,
     Option<"gamma", "gamma", "double", "0.5", "for simpo">,
     Option<"mismatched", "mismatched", "bool", "true",

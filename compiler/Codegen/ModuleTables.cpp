@@ -148,7 +148,7 @@ LogicalResult TableBuilder::addKernel(program::KernelOp op) {
     const qlora::KernelOp *library = findKernelOp(*op.getOp());
     row.name = tables.text((*op.getOp() + "." + *op.getImplementation()).str());
     row.operand_count = library->operands.size();
-    row.constant_count = library->constants.size();
+    row.constant_count = library->neededConstants;
   }
   tables.kernels.push_back(row);
   tables.functions.push_back(std::move(function));

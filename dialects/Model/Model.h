@@ -290,7 +290,9 @@ int64_t rowCount(mlir::Operation *rowOp);
 /// Tuning may choose fewer rows for a kernel that also holds logits.
 inline constexpr int64_t kHeadChunkRows = 4096;
 /// Values per row in the `states` of head_part (Kernels.def).
-inline constexpr int64_t kHeadStateNumbers = 4;
+inline int64_t headStateNumbers(const llvm::APFloat &labelSmoothing) {
+  return labelSmoothing.isZero() ? 4 : 5;
+}
 
 /// Maximum threads of an attention kernel; each has a slot of the workspace.
 inline constexpr int64_t kAttentionSlots = 16;
@@ -322,7 +324,8 @@ struct ShardedHead {
   mlir::Operation *loss; ///< first results: loss, count and correct
   mlir::Value hidden, targets;
   int64_t words;
-  llvm::APFloat cap;
+  llvm::APFloat cap, labelSmoothing;
+  bool hasOwnProbability;
   bool hasGradient; ///< fourth result: gradient of hidden
 };
 /// Implements TableOp::shardTable for LM heads; the gradient of hidden is f32.

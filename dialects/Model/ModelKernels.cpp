@@ -56,10 +56,14 @@ KernelCall::KernelCall(StringRef name, ArrayRef<CallOperand> values,
     const CallConstant *given = find(numbers, constant);
     std::optional<int64_t> bits =
         given ? given->bits : derivedConstant(*this, i);
+    if (!bits && i >= op->neededConstants)
+      bits = 0;
     const bool isDouble = op->kinds[i] == ConstantKind::kDouble;
     need(bits && (!given || given->isDouble == isDouble), constant);
     constants.push_back(*bits);
   }
+  while (constants.size() > op->neededConstants && constants.back() == 0)
+    constants.pop_back();
   need(known == values.size() + numbers.size(), "name of an argument");
 }
 
@@ -203,5 +207,7 @@ KernelCall HeadLossOp::getKernelCall() {
           {{"rows", matrixRows(hidden)}, {"hidden_size", matrixColumns(hidden)},
            {"vocab", tensorOf(getWeight()).getDimSize(0)}, {"cap", getCap()},
            {"chunk_rows", kHeadChunkRows}, {"lines", columnsOf(getLoss())},
-           {"replaced", words ? columnsOf(words) : 0}}};
+           {"replaced", words ? columnsOf(words) : 0},
+           {"smoothing", getLabelSmoothing()},
+           {"own_probability", getOwnProbability()}}};
 }

@@ -19,14 +19,22 @@ def Model_HeadLossOp
     operands: [B, T, k], which replaces the logits of k tokens before the cap,
     and f32 [k], the ids of these tokens.
 
+    A label's loss has this form, in which e is `label_smoothing`, and s is 1,
+    or with `own_probability` the label's probability, which is a constant in
+    the derivative:
+
+        s * ((1 - e) * (lse(z) - z[label]) + e * (lse(z) - mean of z))
+
     (C1) W's second dimension is H. (C2) targets is [B, T] i32. (C3) W is not
     quantized. (C4) the results have these types. (C5) cap is neither negative
     nor infinite. (C6) columns and their token ids are both present or both
-    absent, with the same k.
+    absent, with the same k. (C7) label_smoothing is in [0, 1].
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
     Model_Tensor:$targets, Variadic<Model_FloatTensor>:$replaced,
-    DefaultValuedAttr<F64Attr, "0.0">:$cap);
+    DefaultValuedAttr<F64Attr, "0.0">:$cap,
+    DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing,
+    UnitAttr:$own_probability);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_Tensor:$correct);
   let assemblyFormat = [{

@@ -168,6 +168,9 @@ LogicalResult HeadLossOp::verify() {
            << one << " or " << lines << " twice and [B, T] i32";
   if (!isCap(getCap()))
     return emitOpError("(C5) expects a finite cap of at least 0");
+  const double smoothing = getLabelSmoothing().convertToDouble();
+  if (!(smoothing >= 0 && smoothing <= 1))
+    return emitOpError("(C7) expects a label_smoothing in [0, 1]");
   if (getReplaced().empty())
     return success();
   if (getReplaced().size() != 2 ||

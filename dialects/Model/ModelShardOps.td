@@ -157,13 +157,15 @@ def Model_HeadPartOp : Model_Library<"head_part"> {
   let summary = "an LM head's result for one shard of the vocabulary";
   let description = [{
     hidden [N B, T, H] and targets [N B, T] of all ranks, and W [P, H], a piece
-    of a head of `words` tokens. `states` f32 [N B, T, 4] and the optional
-    `gradient` f32 [N B, T, H] are described in Kernels.def; head_merge turns
-    them into a loss. (C1) W is as wide as hidden, and N * P is at least
-    `words`. (C2) targets, states and gradient have hidden's rows.
+    of a head of `words` tokens. `states` f32 [N B, T, 4], or [N B, T, 5] with
+    `label_smoothing`, and the optional `gradient` f32 [N B, T, H] are described
+    in Kernels.def; head_merge turns them into a loss. (C1) W is as wide as
+    hidden, and N * P is at least `words`. (C2) targets, states and gradient
+    have hidden's rows. (C3) `label_smoothing` and `cap` exclude each other.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
-    Model_Tensor:$targets, I64Attr:$words, I64Attr:$shards, F64Attr:$cap);
+    Model_Tensor:$targets, I64Attr:$words, I64Attr:$shards, F64Attr:$cap,
+    DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing);
   let results = (outs Model_FloatTensor:$states,
                       Optional<Model_FloatTensor>:$gradient);
   let assemblyFormat = Model_OperandsFormat;
@@ -176,17 +178,20 @@ def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
      DeclareOpInterfaceMethods<Model_LibraryOp>]> {
   let summary = "loss and gradient from the head_part results of all ranks";
   let description = [{
-    states f32 [N N B, T, 4]: the head_part states [N B, T, 4] of N ranks, in
-    rank order. targets [N B, T]. loss, count and correct are this rank's, as in
-    model.head_loss. With `gradient` and W [P, H] the op also returns `summand`,
-    which overwrites gradient. The summands of all ranks add up to the gradient
-    of the hidden states of all ranks. (C1) gradient, W and summand are all
-    present or all absent, and gradient has the type of summand. (C2) states
-    have N times the rows of targets, and correct has this rank's rows.
+    states: the head_part states of N ranks, in rank order. targets [N B, T].
+    loss, count and correct are this rank's, as in model.head_loss. With
+    `gradient` and W [P, H] the op also returns `summand`, which overwrites
+    gradient. The summands of all ranks add up to the gradient of the hidden
+    states of all ranks. (C1) gradient, W and summand are all present or all
+    absent, and gradient has the type of summand. (C2) states have N times the
+    rows of targets, and correct has this rank's rows.
+    (C3) `label_smoothing` and `cap` exclude each other.
   }];
   let ownArguments = (ins Model_FloatTensor:$states, Model_Tensor:$targets,
     Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,
-    I64Attr:$shards, F64Attr:$cap);
+    I64Attr:$shards, F64Attr:$cap,
+    DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing,
+    UnitAttr:$own_probability);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_Tensor:$correct, Optional<Model_FloatTensor>:$summand);
   let assemblyFormat = Model_OperandsFormat;

@@ -128,6 +128,14 @@ static bool isF32Rows(Value value, Value hidden, int64_t columns) {
          type.getShape().drop_back() == tensorOf(hidden).getShape().drop_back();
 }
 
+/// The gradient of capped logits' mean depends on the rows, and a shard returns
+/// only one gradient.
+template <typename Op> static LogicalResult verifySmoothing(Op op) {
+  if (!op.getLabelSmoothing().isZero() && !op.getCap().isZero())
+    return op.emitOpError("(C3) expects label_smoothing or a cap, not both");
+  return success();
+}
+
 LogicalResult HeadPartOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
   if (weight.getRank() != 2 || weight.getDimSize(1) != columnsOf(getHidden()) ||
@@ -137,12 +145,13 @@ LogicalResult HeadPartOp::verify() {
            << weight << " of " << getWords() << " tokens";
   if (tensorOf(getTargets()).getShape() !=
           tensorOf(getHidden()).getShape().drop_back() ||
-      !isF32Rows(getStates(), getHidden(), kHeadStateNumbers) ||
+      !isF32Rows(getStates(), getHidden(),
+                 headStateNumbers(getLabelSmoothing())) ||
       (getGradient() &&
        !isF32Rows(getGradient(), getHidden(), columnsOf(getHidden()))))
     return emitOpError("(C2) expects targets, states and gradient with the "
                        "rows of hidden");
-  return success();
+  return verifySmoothing(*this);
 }
 
 LogicalResult HeadMergeOp::verify() {
@@ -152,13 +161,14 @@ LogicalResult HeadMergeOp::verify() {
     return emitOpError("(C1) expects a gradient, W and a summand, or none");
   RankedTensorType states = tensorOf(getStates());
   const int64_t shards = getShards();
-  if (columnsOf(getStates()) != kHeadStateNumbers ||
-      states.getNumElements() != shards * kHeadStateNumbers *
-                                     tensorOf(getTargets()).getNumElements() ||
+  const int64_t numbers = headStateNumbers(getLabelSmoothing());
+  if (columnsOf(getStates()) != numbers ||
+      states.getNumElements() !=
+          shards * numbers * tensorOf(getTargets()).getNumElements() ||
       !areRowsOf(getCorrect(), getTargets()))
     return emitOpError("(C2) expects states of ")
            << shards << " ranks and targets of their rows";
-  return success();
+  return verifySmoothing(*this);
 }
 
 //===----------------------------------------------------------------------===//
@@ -200,7 +210,8 @@ KernelCall HeadPartOp::getKernelCall() {
            {"vocab", getWords()},
            {"piece", tensorOf(getWeight()).getDimSize(0)},
            {"shards", getShards()}, {"cap", getCap()},
-           {"chunk_rows", kHeadChunkRows}}};
+           {"chunk_rows", kHeadChunkRows},
+           {"smoothing", getLabelSmoothing()}}};
 }
 
 KernelCall HeadMergeOp::getKernelCall() {
@@ -214,7 +225,9 @@ KernelCall HeadMergeOp::getKernelCall() {
            {"hidden_size", width}, {"vocab", getWords()}, {"piece", getPiece()},
            {"shards", getShards()}, {"lddh", width}, {"cap", getCap()},
            {"lines", columnsOf(getLoss())},
-           {"own", tensorOf(getCorrect()).getNumElements()}}};
+           {"own", tensorOf(getCorrect()).getNumElements()},
+           {"smoothing", getLabelSmoothing()},
+           {"own_probability", getOwnProbability()}}};
 }
 
 //===----------------------------------------------------------------------===//
@@ -267,9 +280,10 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b,
     return withColumns(hidden, columns).clone(b.getF32Type());
   };
   const Type sums = head.hasGradient ? f32(columnsOf(hidden)) : Type();
-  auto part = HeadPartOp::create(b, loc, f32(kHeadStateNumbers), sums, hidden,
-                                 piece, targets, uint64_t(head.words),
-                                 uint64_t(shards), head.cap);
+  auto part =
+      HeadPartOp::create(b, loc, f32(headStateNumbers(head.labelSmoothing)),
+                         sums, hidden, piece, targets, uint64_t(head.words),
+                         uint64_t(shards), head.cap, head.labelSmoothing);
   Value states = gatherRows(b, loc, part.getStates(), shards, ranks);
   SmallVector<Value> ofGradient;
   if (head.hasGradient)
@@ -277,20 +291,25 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b,
   TypeRange results = head.loss->getResultTypes();
   auto merge = HeadMergeOp::create(
       b, loc, results[0], results[1], results[2], sums, states, targets,
-      ofGradient, uint64_t(head.words),
-      uint64_t(tensorOf(piece).getDimSize(0)), uint64_t(shards), head.cap);
+      ofGradient, uint64_t(head.words), uint64_t(tensorOf(piece).getDimSize(0)),
+      uint64_t(shards), head.cap, head.labelSmoothing, head.hasOwnProbability);
   SmallVector<Value> found(merge->getResults().take_front(3));
   if (head.hasGradient)
     found.push_back(scatterRows(b, loc, merge.getSummand(), shards, ranks));
   return found;
 }
 
-bool HeadLossOp::canShardTable() { return getReplaced().empty(); }
+bool HeadLossOp::canShardTable() {
+  return getReplaced().empty() &&
+         (getLabelSmoothing().isZero() || getCap().isZero());
+}
 
 SmallVector<Value> HeadLossOp::shardTable(OpBuilder &b, Value piece,
                                           int64_t shards, Ranks ranks) {
   return divideHead(b,
                     {*this, getHidden(), getTargets(),
-                     tensorOf(getWeight()).getDimSize(0), getCap(), false},
+                     tensorOf(getWeight()).getDimSize(0), getCap(),
+                     getLabelSmoothing(), getOwnProbability(),
+                     /*hasGradient=*/false},
                     piece, shards, ranks);
 }

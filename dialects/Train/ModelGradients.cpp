@@ -186,9 +186,10 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   if (replaces)
     types.push_back(head.getReplaced().front().getType());
   OpBuilder before(head), &b = flowing ? before : tape.getBuilder();
-  auto grad = HeadLossGradOp::create(b, head.getLoc(), types, head.getHidden(),
-                                     head.getWeight(), head.getTargets(),
-                                     head.getReplaced(), head.getCap());
+  auto grad = HeadLossGradOp::create(
+      b, head.getLoc(), types, head.getHidden(), head.getWeight(),
+      head.getTargets(), head.getReplaced(), head.getCap(),
+      head.getLabelSmoothing(), head.getOwnProbability());
   if (flowing)
     copyStage(head, grad);
   head->replaceAllUsesWith(grad->getResults().take_front(3));

@@ -55,7 +55,9 @@ KernelCall HeadLossGradOp::getKernelCall() {
           {{"rows", matrixRows(hidden)}, {"hidden_size", matrixColumns(hidden)},
            {"vocab", tensorOf(getWeight()).getDimSize(0)}, {"cap", getCap()},
            {"chunk_rows", kHeadChunkRows}, {"lines", columnsOf(getLoss())},
-           {"replaced", words ? columnsOf(words) : 0}}};
+           {"replaced", words ? columnsOf(words) : 0},
+           {"smoothing", getLabelSmoothing()},
+           {"own_probability", getOwnProbability()}}};
 }
 
 KernelCall EmbeddingGradOp::getKernelCall() {

@@ -322,14 +322,16 @@ LogicalResult LinearWeightGradOp::verify() {
 }
 
 bool HeadLossGradOp::canShardTable() {
-  return getReplaced().empty() && !getDtrained();
+  return getReplaced().empty() && !getDtrained() &&
+         (getLabelSmoothing().isZero() || getCap().isZero());
 }
 SmallVector<Value> HeadLossGradOp::shardTable(OpBuilder &b, Value piece,
                                               int64_t shards, Ranks ranks) {
   SmallVector<Value> found = divideHead(
       b,
       {*this, getHidden(), getTargets(), tensorOf(getWeight()).getDimSize(0),
-       getCap(), /*hasGradient=*/true},
+       getCap(), getLabelSmoothing(), getOwnProbability(),
+       /*hasGradient=*/true},
       piece, shards, ranks);
   // divideHead returns f32, so that the sum over ranks is rounded only once.
   if (Type type = getDhidden().getType(); found.back().getType() != type)

@@ -329,7 +329,9 @@ def Train_HeadLossGradOp
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
     Model_Tensor:$targets, Variadic<Model_Tensor>:$replaced,
-    DefaultValuedAttr<F64Attr, "0.0">:$cap);
+    DefaultValuedAttr<F64Attr, "0.0">:$cap,
+    DefaultValuedAttr<F64Attr, "0.0">:$label_smoothing,
+    UnitAttr:$own_probability);
   let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
     Model_Tensor:$correct, Model_Tensor:$dhidden,
     Optional<Model_Tensor>:$dtrained);

@@ -174,7 +174,7 @@ typedef struct qlora_kernel {
   qlora_kernel_function function;
   const char *symbol;
   uint32_t operand_count;
-  uint32_t constant_count;
+  uint32_t constant_count; /* of a launch, at least: see Kernels.def */
   uint32_t threads;        /* a multiple of 32, at most 1024; 0 on a CPU */
   uint32_t rows_per_block; /* 0 on a CPU */
 } qlora_kernel;

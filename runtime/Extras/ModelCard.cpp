@@ -105,20 +105,21 @@ static std::string plainText(const nlohmann::ordered_json &value) {
   return value.is_string() ? value.get<std::string>() : dumpJson(value);
 }
 
-/// Returns rows of the training objective; none for next tokens.
+/// Returns rows of the training objective; none for the cross-entropy of
+/// tokens.
 static std::string objectiveRows(const Options &options) {
   const std::string rl = options.text("rl");
-  if (rl == "none")
-    return "";
-  std::string text =
-      row("rl", rl) + row("beta", plainText(options.value("beta")));
+  std::string text;
+  if (rl != "none")
+    text = row("rl", rl) + row("beta", plainText(options.value("beta")));
   const Options defaults;
   const nlohmann::ordered_json loss = lossOf(rl, options.value("loss_type"));
-  if (loss != "")
+  if (loss != "" && loss != "nll")
     text += row("loss_type", plainText(loss));
   for (const char *name :
-       {"loss_weights", "label_smoothing", "discopop_tau", "simpo_gamma",
-        "cpo_alpha", "desirable_weight", "undesirable_weight"})
+       {"loss_weights", "label_smoothing", "label_smoothing_factor",
+        "discopop_tau", "simpo_gamma", "cpo_alpha", "desirable_weight",
+        "undesirable_weight"})
     if (options.value(name) != defaults.value(name))
       text += row(name, plainText(options.value(name)));
   return text;
@@ -167,8 +168,12 @@ static std::string evaluationText(const json &line) {
         "step {}",
         loss, 100 * line["eval_rewards/accuracies"].get<double>(),
         line["eval_rewards/margins"].get<double>(), dumpJson(line["step"]));
-  return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
-                     std::exp(loss), dumpJson(line["step"]));
+  const std::string perplexity =
+      line.contains("eval_perplexity")
+          ? fmt::format(" (perplexity {:.2f})", std::exp(loss))
+          : "";
+  return fmt::format("{:.4f}{} after step {}", loss, perplexity,
+                     dumpJson(line["step"]));
 }
 
 static std::string resultsText(const Run &run, const TrainingResult &result,

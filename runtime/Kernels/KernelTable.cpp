@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <limits>
 
 namespace qlora {
 
@@ -100,11 +101,17 @@ static KernelOp parseOp(std::string_view name, std::string_view operands,
   forEachWord(operands, ' ', [&](std::string_view word) {
     op.operands.push_back(parseOperand(word));
   });
+  op.neededConstants = std::numeric_limits<size_t>::max();
   forEachWord(constants, ' ', [&](std::string_view word) {
+    if (word == "|") {
+      op.neededConstants = op.constants.size();
+      return;
+    }
     op.kinds.push_back(kindOf(word.back()));
     word.remove_suffix(op.kinds.back() != ConstantKind::kCount);
     op.constants.emplace_back(word);
   });
+  op.neededConstants = std::min(op.neededConstants, op.constants.size());
   assignStrides(op);
   return op;
 }
@@ -124,9 +131,9 @@ unsigned KernelOp::operandIndex(std::string_view operand) const {
 }
 
 double KernelRequest::constantAsDouble(std::string_view name) const {
-  const unsigned index = op->constantIndex(name);
-  assert(op->kinds[index] == ConstantKind::kDouble && "it is an integer");
-  return std::bit_cast<double>(constants[index]);
+  assert(op->kinds[op->constantIndex(name)] == ConstantKind::kDouble &&
+         "it is an integer");
+  return std::bit_cast<double>(constant(name));
 }
 
 static std::vector<KernelOp> buildOps() {

@@ -64,6 +64,9 @@ struct KernelOp {
   std::vector<KernelOperand> operands;
   std::vector<std::string> constants; ///< names without marks
   std::vector<ConstantKind> kinds;    ///< one per constant
+  /// Number of constants that every launch has. A launch without the others has
+  /// 0 for them.
+  size_t neededConstants = 0;
   /// Computes the shapes for a request whose counts and flags are in range.
   OperandShapes (*shapes)(const KernelRequest &) = nullptr;
 
@@ -87,7 +90,8 @@ struct KernelRequest {
   std::vector<int64_t> constants;
 
   int64_t constant(std::string_view name) const {
-    return constants[op->constantIndex(name)];
+    const unsigned index = op->constantIndex(name);
+    return index < constants.size() ? constants[index] : 0;
   }
   double constantAsDouble(std::string_view name) const;
   std::optional<qlora_dtype> dtype(std::string_view operand) const {

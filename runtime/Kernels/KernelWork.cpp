@@ -278,8 +278,11 @@ static Work headWork(const KernelRequest &r) {
                 vocab = plans::headWords(r);
   const qlora_dtype type = *r.dtype("hidden"), weightType = *r.dtype("w");
   const bool trains = plans::hasHeadWeightGradient(r);
+  // On CPUs, the mean of capped logits has a gradient of its own.
+  const bool isSmooth = hasGradient && r.constantAsDouble("smoothing") != 0 &&
+                        r.constantAsDouble("cap") != 0;
   Work work;
-  for (int i = 0; i < (trains ? 4 : hasGradient ? 2 : 1); ++i)
+  for (int i = 0; i < (trains ? 4 : hasGradient ? 2 : 1) + isSmooth; ++i)
     work += gemmWork(rows, vocab, hidden, type, weightType, QLORA_DTYPE_F32,
                      false);
   const int64_t blocks =
@@ -296,12 +299,17 @@ static Work headWork(const KernelRequest &r) {
 /// The rows of w for the rank's own targets are few and not counted.
 static Work headMergeWork(const KernelRequest &r) {
   const double states = double(r.constant("shards")) * r.constant("rows");
-  double bytes = states * plans::kHeadStateNumbers * 4;
+  double bytes =
+      states *
+      double(plans::headStateNumbers(r.constantAsDouble("smoothing"))) * 4;
   if (r.dtype("gradient")) {
     const double numbers = double(r.constant("rows")) *
                            r.constant("hidden_size");
     bytes += bytesOf(numbers, QLORA_DTYPE_F32) +
              bytesOf(numbers, r.type("dhidden"));
+    if (r.constantAsDouble("smoothing") != 0) // sums the rows of w
+      bytes += bytesOf(double(r.constant("piece")) * r.constant("hidden_size"),
+                       r.type("w"));
   }
   return rowWork(bytes, states);
 }

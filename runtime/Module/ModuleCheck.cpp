@@ -63,10 +63,10 @@ static Status checkLibraryKernel(const qlora_module &m,
     return damaged("a kernel of target {} in a module for {}", row->target,
                    target);
   if (kernel.operand_count != row->op->operands.size() ||
-      kernel.constant_count != row->op->constants.size())
+      kernel.constant_count != row->op->neededConstants)
     return damaged("{} operands and {} constants instead of {} and {}",
                    kernel.operand_count, kernel.constant_count,
-                   row->op->operands.size(), row->op->constants.size());
+                   row->op->operands.size(), row->op->neededConstants);
   return Status::ok();
 }
 

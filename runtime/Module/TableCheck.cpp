@@ -106,7 +106,10 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (launch.kernel >= m.kernel_count)
     return damaged("kernel {} of {}", launch.kernel, m.kernel_count);
   const qlora_kernel &kernel = m.kernels[launch.kernel];
-  if (launch.constant_count != kernel.constant_count)
+  const KernelRow *row = findKernelRow(kernel.name);
+  const size_t most = row ? row->op->constants.size() : kernel.constant_count;
+  if (launch.constant_count < kernel.constant_count ||
+      launch.constant_count > most)
     return damaged("{} constants, but kernel '{}' has {}",
                    launch.constant_count, kernel.name, kernel.constant_count);
   if (!isRange(launch.first_constant, launch.constant_count, m.constant_count))

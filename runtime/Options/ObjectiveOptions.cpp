@@ -17,6 +17,8 @@ namespace qlora {
 /// Returns the words of an objective's losses, the default first. Empty if it
 /// has only one loss, which has no name.
 static std::vector<std::string_view> wordsOf(std::string_view rl) {
+  if (rl == "none")
+    return {"nll", "dft"};
   if (rl == "kto")
     return {"kto", "apo_zero_unpaired"};
   static constexpr std::pair<std::string_view, std::string_view> kPairLosses[] =
@@ -36,7 +38,10 @@ nlohmann::ordered_json lossOf(const std::string &rl,
   const std::vector<std::string_view> words = wordsOf(rl);
   if (words.empty())
     return "";
-  return lossType == "auto" ? words.front() : lossType;
+  // auto, or the default of earlier versions, which was one word for all.
+  if (lossType.is_string() && !std::ranges::count(words, lossType))
+    return words.front();
+  return lossType;
 }
 
 WeightedLosses lossesOf(const Options &o) {
@@ -54,6 +59,10 @@ WeightedLosses lossesOf(const Options &o) {
     losses.weights.push_back(o.number("cpo_alpha"));
   }
   return losses;
+}
+
+bool changesTokenLoss(const Options &o) {
+  return lossesOf(o).has("dft") || o.number("label_smoothing_factor") != 0;
 }
 
 int64_t Options::linesOfRow() const {
@@ -105,6 +114,7 @@ static Status validateLossValues(const Options &o) {
       {"discopop_tau", 0.05, "discopop", "dpo", "--loss-type discopop"},
       {"label_smoothing", 0, "exo_pair robust", "dpo cpo",
        "--loss-type exo_pair or robust, and for sigmoid or simpo of --rl cpo"},
+      {"label_smoothing_factor", 0, "nll", "none", "--loss-type nll"},
   };
   const std::string rl = o.text("rl");
   const WeightedLosses losses = lossesOf(o);

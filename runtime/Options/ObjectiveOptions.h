@@ -31,6 +31,10 @@ struct WeightedLosses {
 /// Returns the losses of the objective; none if it has only one loss.
 WeightedLosses lossesOf(const Options &options);
 
+/// Returns whether the loss of tokens is not their cross-entropy, so that its
+/// exponential is no perplexity.
+bool changesTokenLoss(const Options &options);
+
 /// Checks that the other options work with the objective (rl).
 Status validateObjective(const Options &options);
 

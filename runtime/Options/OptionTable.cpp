@@ -264,13 +264,15 @@ const OptionRow kRows[] = {
      "lambda of ORPO, tau of IPO",
      "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
     {"loss_type", kChoices, "auto", kProgram, kSchedule,
-     "loss of --rl, or with --rl dpo several losses, which are added: "
+     "loss of tokens: nll, or dft (Dynamic Fine-Tuning: each token's loss "
+     "times its probability); or loss of --rl, with --rl dpo also several "
+     "losses, which are added: "
 #define QLORA_PAIR_LOSS(WORD, ...) #WORD ", "
 #include "runtime/ABI/PairLosses.def"
      "or for kto: kto, apo_zero_unpaired (without a KL estimate from "
-     "mismatched answers). auto: sigmoid, or kto for kto", "",
+     "mismatched answers). auto: nll, or for --rl sigmoid, or kto for kto", "",
 #define QLORA_PAIR_LOSS(WORD, ...) #WORD " "
-     "auto "
+     "auto nll dft "
 #include "runtime/ABI/PairLosses.def"
      "kto apo_zero_unpaired"},
     {"loss_weights", kFloats, "[]", kProgram, kSchedule,
@@ -280,6 +282,9 @@ const OptionRow kRows[] = {
      "probability that a pair's answers are exchanged, for the losses exo_pair "
      "and robust, and sigmoid and simpo of --rl cpo", "dpo_label_smoothing", "",
      0, 0.5},
+    {"label_smoothing_factor", kFloat, "0", kProgram, kSchedule,
+     "share of the loss nll that all tokens of the vocabulary have in place of "
+     "the label, in equal parts", "", "", 0, 1},
     {"discopop_tau", kFloat, "0.05", kProgram, kSchedule,
      "temperature of the loss discopop", "", "", 1e-6},
     {"simpo_gamma", kFloat, "0.5", kProgram, kSchedule,

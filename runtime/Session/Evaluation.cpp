@@ -14,6 +14,7 @@
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Session/AnswerEvaluation.h"
 #include "runtime/Watch/StepLog.h"
 
@@ -141,7 +142,9 @@ static std::string rewardsText(const nlohmann::ordered_json &values) {
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result) {
   if (result.sums.of() == LossSums::Of::kTokens)
-    return "perplexity " + formatShort(result.perplexity);
+    return values.contains("eval_perplexity")
+               ? "perplexity " + formatShort(result.perplexity)
+               : "";
   if (result.sums.of() == LossSums::Of::kAnswers)
     return rewardsText(values);
   return fmt::format("reward accuracy {:.1f} %, margin {:.4f}",
@@ -197,14 +200,18 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_exact_match", result.exactMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
+  if (changesTokenLoss(run.options))
+    values.erase("eval_perplexity");
   addSums(values, "eval_", result.sums, run.routerFactor());
+  const std::string measure = measureOf(values, result);
   std::string text = fmt::format(
-      "evaluation {}: loss {:.4f}, {}\n  token accuracy {:.1f} %{} of {} rows "
+      "evaluation {}: loss {:.4f}{}{}\n  token accuracy {:.1f} %{} of {} rows "
       "({:.1f} s)",
-      title, result.loss, measureOf(values, result), 100 * result.tokenAccuracy,
-      run.answers ? ""
-                    : fmt::format(", exact match {:.1f} %",
-                                  100 * result.exactMatch),
+      title, result.loss, measure.empty() ? "" : ", ", measure,
+      100 * result.tokenAccuracy,
+      run.answers
+          ? ""
+          : fmt::format(", exact match {:.1f} %", 100 * result.exactMatch),
       formatCount(static_cast<uint64_t>(result.rows)), seconds);
   addAnswers(run, result, step, secondsSince(generating), values, text);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));

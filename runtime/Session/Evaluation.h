@@ -17,7 +17,8 @@
 namespace qlora {
 
 /// Returns the metrics of the training objective as text, such as "perplexity
-/// 8.21". The terminal shows it after the loss. `values`: the logged values.
+/// 8.21"; empty for a loss of tokens that has no perplexity. The terminal shows
+/// it after the loss. `values`: the logged values.
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result);
 

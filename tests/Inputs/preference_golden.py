@@ -280,11 +280,8 @@ def write_yaml(kind, source, to, batches):
                         for name, value in values.items())
 
 
-def main(kind, source, to, shared=None):
-    os.makedirs(to, exist_ok=True)
-    batches = os.path.join(shared or to, "batches.safetensors")
-    if not shared:
-        (make_answers if kind in ANSWERS else make_batches)(batches)
+def load_model(source):
+    """Returns the base that the case trains, in float32."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         os.path.join(source, "model"), dtype=torch.float32,
         attn_implementation="eager")
@@ -294,18 +291,37 @@ def main(kind, source, to, shared=None):
             if name.endswith(".dequantized"):
                 model.get_parameter(
                     name.removesuffix(".dequantized")).data.copy_(value)
-    start = os.path.join(source, "adapter_init")
-    with tempfile.TemporaryDirectory() as folder:
-        config = peft.PeftConfig.from_pretrained(start)
-        config.inference_mode = False
-        trainer = make_trainer(kind, model, config, folder)
-    peft.set_peft_model_state_dict(trainer.model, load_file(
+    return model
+
+
+def load_config(start):
+    config = peft.PeftConfig.from_pretrained(start)
+    config.inference_mode = False
+    return config
+
+
+def load_start(model, start):
+    """Gives the adapter its first values. Returns the trainable parameters by
+    the names that PEFT saves."""
+    peft.set_peft_model_state_dict(model, load_file(
         os.path.join(start, "adapter_model.safetensors")))
     saved = {t.data_ptr(): name for name, t in peft.get_peft_model_state_dict(
-        trainer.model, save_embedding_layers=False).items()}
-    named = {saved[p.data_ptr()]: p for p in trainer.model.parameters()
-             if p.requires_grad}
-    trainer.model.train()
+        model, save_embedding_layers=False).items()}
+    model.train()
+    return {saved[p.data_ptr()]: p for p in model.parameters()
+            if p.requires_grad}
+
+
+def main(kind, source, to, shared=None):
+    os.makedirs(to, exist_ok=True)
+    batches = os.path.join(shared or to, "batches.safetensors")
+    if not shared:
+        (make_answers if kind in ANSWERS else make_batches)(batches)
+    start = os.path.join(source, "adapter_init")
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(kind, load_model(source), load_config(start),
+                               folder)
+    named = load_start(trainer.model, start)
     save_file(train(kind, trainer, named, load_file(batches)),
               os.path.join(to, "expected.safetensors"))
     write_yaml(kind, source, to, batches)

@@ -26,6 +26,8 @@ struct Head {
   double cap = 0;
   int64_t lines = 1;
   int64_t replaced = 0; ///< tokens with replacement logits
+  double smoothing = 0;
+  bool hasOwnProbability = false;
 };
 
 /// Returns the token id of replaced logits `column`. The ids are evenly spaced,
@@ -38,7 +40,8 @@ std::ostream &operator<<(std::ostream &out, const Head &h) {
   return out << h.rows << "x" << h.hidden << "x" << h.vocab << " chunk "
              << h.chunk << " " << dtypeName(h.dtype) << ","
              << dtypeName(h.weight) << "->" << dtypeName(h.dhidden) << " cap "
-             << h.cap << " replaced " << h.replaced;
+             << h.cap << " replaced " << h.replaced << " smoothing "
+             << h.smoothing << " own " << h.hasOwnProbability;
 }
 
 KernelCase makeCase(const Head &h, bool isGradient) {
@@ -55,16 +58,18 @@ KernelCase makeCase(const Head &h, bool isGradient) {
     if (isGradient)
       types["dcolumns"] = h.dtype;
   }
+  KernelCase::Constants constants = {
+      {"rows", h.rows},           {"hidden_size", h.hidden},
+      {"vocab", h.vocab},         {"ldh", h.hidden + h.gap},
+      {"lddh", h.hidden + h.gap}, {"cap", bits(h.cap)},
+      {"chunk_rows", h.chunk},    {"lines", h.lines},
+      {"replaced", h.replaced}};
+  if (h.smoothing != 0 || h.hasOwnProbability)
+    constants["smoothing"] = bits(h.smoothing);
+  if (h.hasOwnProbability)
+    constants["own_probability"] = 1;
   KernelCase test(isGradient ? "head_loss_grad" : "head_loss", types,
-                  {{"rows", h.rows},
-                   {"hidden_size", h.hidden},
-                   {"vocab", h.vocab},
-                   {"ldh", h.hidden + h.gap},
-                   {"lddh", h.hidden + h.gap},
-                   {"cap", bits(h.cap)},
-                   {"chunk_rows", h.chunk},
-                   {"lines", h.lines},
-                   {"replaced", h.replaced}});
+                  constants);
   test.fill("hidden", h.rows, h.hidden, h.hidden + h.gap, 1);
   test.fill("w", h.vocab, h.hidden, h.hidden, 2);
   if (isGradient && h.hasWeightGradient)
@@ -110,6 +115,28 @@ const Head kCases[] = {
     {61, 50, 515, 100, 2, BF16, F32, BF16, false, 3, 1, 9},
     {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40},
     {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6},
+    // Smoothing: of one token, with and without cap, gradients and replaced
+    // logits, all of the loss, and in several panels and blocks.
+    {1, 1, 1, 1, 0, F32, F32, F32, true, 0, 1, 0, 0.1},
+    {5, 7, 11, 2, 3, F32, F32, F32, true, 0, 1, 0, 0.3},
+    {70, 33, 130, 16, 0, F32, BF16, F32, false, 0.8, 1, 0, 0.1},
+    {61, 50, 515, 100, 2, BF16, BF16, BF16, true, 1.5, 1, 0, 0.2},
+    {90, 48, 200, 64, 1, BF16, BF16, BF16, true, 0, 1, 0, 0.1},
+    {40, 16, 75, 8, 0, BF16, F16, F32, false, 30, 5, 0, 1},
+    {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40, 0.1},
+    {61, 50, 515, 100, 2, BF16, F32, BF16, false, 0, 1, 9, 0.4},
+    {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6, 0.1},
+    {700, 40, 1500, 400, 3, BF16, BF16, BF16, true, 0, 1, 0, 0.1},
+    {1000, 6, 515, 1000, 0, F32, F32, F32, true, 2, 1, 0, 0.1},
+    // Losses times the label's own probability.
+    {1, 1, 1, 1, 0, F32, F32, F32, true, 0, 1, 0, 0, true},
+    {5, 7, 11, 2, 3, F32, F32, F32, true, 0, 1, 0, 0, true},
+    {70, 33, 6, 16, 1, F32, F32, F32, true, 0.8, 1, 0, 0, true},
+    {90, 48, 20, 64, 0, BF16, BF16, BF16, true, 1.5, 1, 0, 0, true},
+    {700, 40, 1500, 400, 3, BF16, BF16, BF16, true, 0, 1, 0, 0, true},
+    {70, 33, 13, 16, 0, F32, BF16, F32, false, 0, 5, 0, 0, true},
+    {300, 12, 70, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40, 0, true},
+    {61, 50, 15, 100, 2, BF16, F32, BF16, true, 0, 1, 0, 0.2, true},
 };
 
 /// Returns the relative rounding of the logits' gradient. It is rounded to bf16
@@ -220,12 +247,19 @@ struct LossSlope {
   }
 };
 
-class HeadLossDerivative : public testing::TestWithParam<double> {};
+/// Cap and smoothing.
+class HeadLossDerivative
+    : public testing::TestWithParam<std::pair<double, double>> {};
 
-INSTANTIATE_TEST_SUITE_P(Caps, HeadLossDerivative, testing::Values(0, 1.2));
+INSTANTIATE_TEST_SUITE_P(Caps, HeadLossDerivative,
+                         testing::Values(std::pair(0.0, 0.0),
+                                         std::pair(1.2, 0.0),
+                                         std::pair(0.0, 0.3),
+                                         std::pair(1.2, 0.3)));
 
 TEST_P(HeadLossDerivative, IsThatOfTheReference) {
-  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true, GetParam()};
+  const auto [cap, smoothing] = GetParam();
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, true, cap, 1, 0, smoothing};
   KernelCase before = makeCase(h, true), after = makeCase(h, true);
   expectOk(after.run("reference"));
   const LossSlope slope{h};
@@ -236,8 +270,36 @@ TEST_P(HeadLossDerivative, IsThatOfTheReference) {
                 slope.kLimit);
 }
 
+/// The own probability is a constant in the derivative, so the gradient is the
+/// cross-entropy's times this number.
+TEST(HeadLoss, OwnProbabilityMultipliesLossAndGradient) {
+  const Head plain = {6, 5, 9, 3, 0, F32, F32, F32, false, 1.2, 6};
+  Head own = plain;
+  own.hasOwnProbability = true;
+  KernelCase before = makeCase(plain, true), after = makeCase(own, true);
+  expectOk(before.run("reference"));
+  expectOk(after.run("reference"));
+  for (int64_t row = 0; row < plain.rows; ++row) {
+    const double loss = before.at("loss", row), scale = std::exp(-loss);
+    EXPECT_NEAR(after.at("loss", row), scale * loss, 1e-6);
+    EXPECT_EQ(after.at("count", row), before.at("count", row));
+    for (int64_t i = row * plain.hidden; i < (row + 1) * plain.hidden; ++i)
+      EXPECT_NEAR(after.at("dhidden", i), scale * before.at("dhidden", i),
+                  1e-6);
+  }
+}
+
+TEST(HeadLoss, RefusesSmoothingThatIsNoShare) {
+  for (double smoothing : {-0.1, 1.5, double(NAN)}) {
+    const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 0, 1, 0, smoothing};
+    EXPECT_EQ(
+        findKernelRow("head_loss.chunked")->reject(makeCase(h, false).request),
+        "smoothing must be in [0, 1]");
+  }
+}
+
 TEST(HeadLoss, DerivativeByGivenLogitsIsThatOfTheReference) {
-  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 1.2, 1, 3};
+  const Head h = {6, 5, 9, 3, 0, F32, F32, F32, false, 1.2, 1, 3, 0.2};
   KernelCase after = makeCase(h, true);
   expectOk(after.run("reference"));
   const LossSlope slope{h};

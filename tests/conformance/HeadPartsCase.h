@@ -27,7 +27,10 @@ struct Split {
   double cap = 0;
   int64_t lines = 1; ///< sequences per shard
   Labels labels = Labels::kSome;
+  double smoothing = 0;
+  bool hasOwnProbability = false;
 
+  int64_t stateNumbers() const { return smoothing == 0 ? 4 : 5; }
   bool hasGradient() const { return into != Into::kNone; }
   bool hasDHidden() const { return into == Into::kF32 || into == Into::kBF16; }
   qlora_dtype dhidden() const { return into == Into::kBF16 ? BF16 : F32; }
@@ -39,7 +42,8 @@ inline std::ostream &operator<<(std::ostream &out, const Split &s) {
   return out << s.shards << " of " << s.rows << "x" << s.hidden << "x"
              << s.vocab << " piece " << s.piece << " chunk " << s.chunk << " "
              << dtypeName(s.dtype) << "," << dtypeName(s.weight) << " into "
-             << int(s.into) << " cap " << s.cap;
+             << int(s.into) << " cap " << s.cap << " smoothing " << s.smoothing
+             << " own " << s.hasOwnProbability;
 }
 
 /// Implementation names of head_part and head_merge.
@@ -58,12 +62,17 @@ inline std::vector<Rows> rowsOfParts() {
 /// If `isShared`, all ranks have the same rows, and each rank merges all rows.
 inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
                                          bool isShared = false) {
-  return {{"rows", s.rows},        {"hidden_size", s.hidden},
-          {"vocab", s.vocab},      {"piece", s.piece},
-          {"shards", s.shards},    {"ldh", s.stride()},
-          {"lddh", s.stride()},    {"cap", bits(s.cap)},
-          {"chunk_rows", s.chunk}, {"lines", lines},
-          {"replaced", 0},         {"own", isShared ? s.rows : s.ofShard()}};
+  KernelCase::Constants constants = {
+      {"rows", s.rows},        {"hidden_size", s.hidden},
+      {"vocab", s.vocab},      {"piece", s.piece},
+      {"shards", s.shards},    {"ldh", s.stride()},
+      {"lddh", s.stride()},    {"cap", bits(s.cap)},
+      {"chunk_rows", s.chunk}, {"lines", lines},
+      {"replaced", 0},         {"own", isShared ? s.rows : s.ofShard()}};
+  if (s.smoothing != 0 || s.hasOwnProbability)
+    constants.insert({{"smoothing", bits(s.smoothing)},
+                      {"own_probability", s.hasOwnProbability}});
+  return constants;
 }
 
 /// Returns the unsharded problem: the full vocabulary on one rank.
@@ -144,9 +153,9 @@ inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
   const int64_t lines = isShared ? s.shards * s.lines : s.lines;
   KernelCase merge("head_merge", types, constantsOf(s, lines, isShared));
   copyRows("targets", 1, s.rows, s.rows, whole, merge);
-  for (int64_t i = 0; i < s.shards * s.rows * 4; ++i)
-    merge.set("states", i,
-              parts[size_t(i / (s.rows * 4))].at("states", i % (s.rows * 4)));
+  const int64_t ofPart = s.rows * s.stateNumbers();
+  for (int64_t i = 0; i < s.shards * ofPart; ++i)
+    merge.set("states", i, parts[size_t(i / ofPart)].at("states", i % ofPart));
   if (s.hasGradient()) {
     copyRows("gradient", s.rows, s.hidden, s.hidden, parts[size_t(shard)],
              merge);

@@ -87,6 +87,10 @@ TEST(HeadParts, SayWhyARequestIsRefused) {
             "own must be the rows of a shard, or all, got 3");
   EXPECT_EQ(refusal(merge, "lines", 3),
             "lines must divide own, got 3");
+  KernelRequest smooth = part;
+  smooth.constants[smooth.op->constantIndex("cap")] = bits(2);
+  smooth.constants.push_back(bits(0.1));
+  EXPECT_EQ(refusal(smooth, "piece", 5), "smoothing must be 0 with a cap");
   KernelRequest without = merge;
   without.dtypes[without.op->operandIndex("w")] = std::nullopt;
   EXPECT_EQ(refusal(without, "piece", 5),

@@ -18,19 +18,22 @@ using namespace headparts;
 
 /// Checks the softmax states that ranks exchange.
 void checkStates(const Split &s, Ranks &expected, Ranks &got) {
+  const int64_t numbers = s.stateNumbers();
   for (size_t shard = 0; shard < got.parts.size(); ++shard)
-    for (int64_t i = 0; i < s.rows * 4; ++i) {
+    for (int64_t i = 0; i < s.rows * numbers; ++i) {
       const double exact = expected.parts[shard].at("states", i);
       const double state = got.parts[shard].at("states", i);
-      if (i % 4 == 3 || std::isinf(exact)) {
+      if (i % numbers == 3 || std::isinf(exact)) {
         ASSERT_EQ(state, exact) << shard << " " << i;
         continue;
       }
       // The relative error of a sum of exponentials is that of its largest
       // term.
-      ASSERT_NEAR(
-          state, exact,
-          tolerance(F32, exact, s.hidden * 2, i % 4 == 1 ? 1 + exact : 1))
+      ASSERT_NEAR(state, exact,
+                  tolerance(F32, exact, s.hidden * 2,
+                            i % numbers == 1   ? 1 + exact
+                            : i % numbers == 4 ? std::sqrt(double(s.piece))
+                                               : 1))
           << shard << " " << i;
     }
 }
@@ -76,6 +79,7 @@ void checkGradients(const Split &s, KernelCase &whole, Ranks &ranks) {
     EXPECT_TRUE(merge.gapsHold(operand, s.rows, s.hidden, stride));
 }
 
+constexpr Labels kSome = Labels::kSome;
 const Split kCases[] = {
     {1, 6, 7, 11, 11, 2, 3, F32, F32},
     {1, 6, 7, 11, 16, 6, 0, F32, F32, Into::kGradient},
@@ -102,6 +106,23 @@ const Split kCases[] = {
     // Rows without labels: on all ranks, and on all except one.
     {3, 12, 4, 10, 4, 2, 0, F32, F32, Into::kGradient, 0, 1, Labels::kNone},
     {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
+    // Smoothing, also with a shard of few token ids or none.
+    {1, 6, 7, 11, 16, 6, 0, F32, F32, Into::kGradient, 0, 1, kSome, 0.1},
+    {2, 70, 33, 131, 66, 16, 0, F32, BF16, Into::kBF16, 0, 1, kSome, 0.3},
+    {3, 60, 24, 257, 86, 37, 1, F32, F16, Into::kF32, 0, 5, kSome, 0.1},
+    {4, 24, 5, 5, 2, 24, 1, F32, BF16, Into::kF32, 0, 1, kSome, 1},
+    {2, 700, 24, 1500, 760, 400, 3, BF16, BF16, Into::kBF16, 0, 1, kSome, 0.1},
+    {2, 30, 16, 75, 38, 8, 0, BF16, F16, Into::kNone, 0, 1, kSome, 0.2},
+    {3, 12, 4, 10, 4, 2, 0, F32, F32, Into::kF32, 0, 1, Labels::kNone, 0.1},
+    // Losses times the label's own probability.
+    {1, 6, 7, 11, 11, 2, 3, F32, F32, Into::kF32, 0, 1, kSome, 0, true},
+    {4, 72, 33, 13, 4, 16, 1, F32, F32, Into::kGradient, 0.8, 1, kSome, 0,
+     true},
+    {3, 90, 48, 515, 172, 64, 0, BF16, BF16, Into::kBF16, 1.5, 1, kSome, 0,
+     true},
+    {8, 80, 10, 99, 13, 100, 2, BF16, F32, Into::kGradient, 0, 10, kSome, 0,
+     true},
+    {2, 40, 20, 30, 16, 40, 0, F32, F32, Into::kF32, 0, 1, kSome, 0.2, true},
 };
 
 /// Checks head_merge for ranks with the same rows. Each rank returns the losses

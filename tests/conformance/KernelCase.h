@@ -112,7 +112,8 @@ public:
   using Types = std::map<std::string, qlora_dtype>;
   using Constants = std::map<std::string, int64_t>;
 
-  /// An operand that `types` lacks is absent.
+  /// An operand that `types` lacks is absent. So are constants that a launch
+  /// may lack, from the first that `constants` lacks.
   KernelCase(const std::string &op, const Types &types,
              const Constants &constants) {
     request.op = findKernelOp(op);
@@ -123,8 +124,12 @@ public:
           : found == types.end()      ? std::nullopt
                                       : std::optional(found->second));
     }
-    for (const std::string &constant : request.op->constants)
+    for (const std::string &constant : request.op->constants) {
+      if (request.constants.size() >= request.op->neededConstants &&
+          !constants.contains(constant))
+        break;
       request.constants.push_back(constants.at(constant));
+    }
     for (uint64_t bytes : request.op->operandBytes(request))
       buffers.emplace_back(bytes);
   }

@@ -73,7 +73,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       request.dtypes[row->op->operandIndex(i32)] = QLORA_DTYPE_I32;
     request.dtypes[row->op->operandIndex("workspace")] = QLORA_DTYPE_U8;
     const auto chunkOf = [&](int64_t rows, int64_t vocab, WorkspaceSize size) {
-      request.constants.assign(row->op->constants.size(), 64);
+      request.constants.assign(row->op->neededConstants, 64);
       request.constants[row->op->constantIndex("rows")] = rows;
       request.constants[row->op->constantIndex("vocab")] = vocab;
       request.constants[row->op->constantIndex("lines")] = 1;

@@ -60,6 +60,7 @@ SECTIONS = {
     "data.md#how-rows-become-tokens": "max-samples",
     "data.md#generated-answers": "predict-with-generate compute-metrics "
                                  "generation-max-new-tokens",
+    "data.md#losses-of-tokens": "label-smoothing-factor",
     "data.md#preferences": "rl beta loss-type loss-weights label-smoothing "
                            "discopop-tau simpo-gamma cpo-alpha",
     "data.md#answers-without-a-pair": "desirable-weight undesirable-weight",

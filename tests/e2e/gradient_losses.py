@@ -23,6 +23,13 @@ GIVEN = f"""{COLUMNS}
         -> ({ONE}, {ONE}, {MASK})"""
 
 
+def token_loss(attributes):
+    """Returns the MLIR of a head_loss with attributes."""
+    return f"""
+  %loss, %count, %correct = model.head_loss %f, %h, %targets {{{attributes}}}
+      : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
+
+
 def kto_loss(flag, reference=""):
     """Returns the MLIR of a KTO loss. The answer with more labels, in sequence
     0, is desirable. The reference model's losses are %ref of the MLIR
@@ -101,6 +108,11 @@ def routers(coefficient):
 # answer.
 LOSSES = {
     "head_loss of given columns": GIVEN,
+    "head_loss of smoothing": token_loss("label_smoothing = 0.3 : f64"),
+    "head_loss of capped smoothing": token_loss(
+        "cap = 2.0 : f64, label_smoothing = 0.3 : f64"),
+    "head_loss of given columns and smoothing": GIVEN.replace(
+        "{cap = 2.0", "{label_smoothing = 0.3 : f64, cap = 2.0"),
     **{f"dpo_loss {kind}": pair_loss(kind) for kind in (
         "sigmoid", "hinge", "ipo", "robust", "exo_pair", "nca_pair", "bco_pair",
         "sppo_hard", "apo_zero", "apo_down", "discopop", "sigmoid_norm")},

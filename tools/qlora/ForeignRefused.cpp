@@ -112,10 +112,9 @@ static const ForeignRow kMethods[] = {
      "", kOff,
      "configures an unsupported optimizer: remove it, and choose one with "
      "optim"},
-    {"label_smoothing_factor rl_label_smoothing pref_bco_weight ld_alpha "
-     "use_weighting dpo_use_weighting dpo_norm_loss "
-     "liger_use_token_scaling use_dft_loss use_asft_loss use_eaft_loss "
-     "use_eaft",
+    {"rl_label_smoothing pref_bco_weight ld_alpha use_weighting "
+     "dpo_use_weighting dpo_norm_loss liger_use_token_scaling use_asft_loss "
+     "use_eaft_loss use_eaft",
      "", kOff, "changes the loss in an unsupported way: remove it"},
     {"reward_model process_reward_model", "", kOff,
      "trains a reward model, which is not supported"},

@@ -53,7 +53,9 @@ static const ForeignRow kTranslatedRows[] = {
      "is not supported: write sigmoid, hinge, ipo or simpo. LLaMA-Factory's "
      "orpo has only answers in the loss; for TRL's, which also has prompts, "
      "replace stage with rl: orpo"},
-    {"dpo_loss_type loss_type", "loss_type", "nll=auto *", ""},
+    {"dpo_loss_type loss_type", "loss_type", "chunked_nll=nll *", ""},
+    {"use_dft_loss", "loss_type", "true=dft false! none!",
+     "takes true or false"},
     {"rl", "rl", "ipo=dpo simpo=cpo *", ""}, // translateObjective()
     {"additional_target", "modules_to_save", kAny, ""},
     {"peft_use_rslora", "use_rslora", kAny, ""},

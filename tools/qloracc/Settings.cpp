@@ -194,7 +194,9 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   const WeightedLosses losses = lossesOf(o);
   c.loss.kinds.assign(losses.words.begin(), losses.words.end());
   c.loss.weights.assign(losses.weights.begin(), losses.weights.end());
-  c.loss.labelSmoothing = o.number("label_smoothing");
+  c.loss.labelSmoothing =
+      o.number(c.loss.objective == "none" ? "label_smoothing_factor"
+                                          : "label_smoothing");
   c.loss.tau = o.number("discopop_tau");
   c.loss.gamma = o.number("simpo_gamma");
   c.linesOfRow = o.linesOfRow();

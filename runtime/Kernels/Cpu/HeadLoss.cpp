@@ -18,18 +18,20 @@ public:
 
 private:
   explicit HeadLoss(const KernelRequest &request)
-      : shape(HeadShape::of(request)), walk(request) {}
+      : shape(HeadShape::of(request)), loss(TokenLoss::of(request)),
+        walk(request) {}
 
   void merge(const HeadChunk &chunk, const HeadOperands &operands,
              int64_t row) const;
   void mergeGradient(const HeadChunk &chunk, const HeadOperands &operands,
                      int64_t row, const HeadRowState &whole) const;
   void setReplacedGradient(const HeadOperands &operands, int64_t number,
-                           double logSum) const;
+                           const HeadRowState &whole) const;
   Status runChunk(const HeadChunk &chunk, const HeadOperands &operands);
   void clearSkipped(const HeadOperands &operands) const;
 
   HeadShape shape;
+  TokenLoss loss;
   HeadWalk walk;
 };
 } // namespace
@@ -45,42 +47,47 @@ PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
 void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
                      int64_t row) const {
   const HeadRowState whole = walk.stateOf(chunk, row);
-  const double logSum = logSumOf(whole);
   const int32_t number = walk.numberOf(chunk, row);
-  chunk.at<double>(walk.plan.logSums)[row] = logSum;
-  chunk.at<double>(walk.plan.rowLosses)[row] = logSum - whole.target;
+  chunk.at<double>(walk.plan.logSums)[row] = logSumOf(whole);
+  chunk.at<double>(walk.plan.rowLosses)[row] = loss.loss(whole);
+  if (double *const scales = chunk.at<double>(walk.plan.scales))
+    scales[row] = loss.scale(whole);
   operands.correct[number] = whole.best == operands.targets[number];
   if (walk.plan.hasGradient)
     mergeGradient(chunk, operands, row, whole);
 }
 
-/// Sums the tasks' gradients of a row, and adds (softmax - 1) * w[target].
+/// Sums the tasks' gradients of a row, and adds the target's and smoothing's.
 void HeadLoss::mergeGradient(const HeadChunk &chunk,
                              const HeadOperands &operands, int64_t row,
                              const HeadRowState &whole) const {
-  const double logSum = logSumOf(whole);
-  float *const sum = walk.sumGradients(chunk, row, logSum);
+  float *const sum =
+      walk.sumGradients(chunk, row, logSumOf(whole) - loss.logScale(whole));
   const int32_t number = walk.numberOf(chunk, row);
   const int64_t target = operands.targets[number];
   if (operands.replaced.in(target, 1).empty())
-    addScaled(float(targetGradient(whole, shape.cap)), shape.weightType,
+    addScaled(float(loss.targetGradient(whole, shape.cap)), shape.weightType,
               elementAt(operands.w, shape.weightType, target * shape.hidden),
               sum, shape.hidden);
-  setReplacedGradient(operands, number, logSum);
+  const double ofLogits = -loss.share() * loss.scale(whole);
+  if (const float *const words = chunk.at<float>(walk.plan.wordSums))
+    addScaled(float(ofLogits), QLORA_DTYPE_F32, words, sum, shape.hidden);
+  if (chunk.at<float>(walk.plan.logitGradients))
+    walk.addLogitGradients(chunk, row, ofLogits, sum);
+  setReplacedGradient(operands, number, whole);
   narrow(sum, shape.dhiddenType,
          elementAt(operands.dhidden, shape.dhiddenType, number * shape.lddh),
          shape.hidden);
 }
 
-/// Writes the gradient of the replaced logits: softmax, minus 1 at the target.
-void HeadLoss::setReplacedGradient(const HeadOperands &operands,
-                                   int64_t number, double logSum) const {
+/// Writes the gradient of the replaced logits.
+void HeadLoss::setReplacedGradient(const HeadOperands &operands, int64_t number,
+                                   const HeadRowState &whole) const {
   for (const auto word : operands.replaced.words) {
     const float logit = walk.capped(operands.replaced.at(number, word));
-    const double below = logit - logSum;
-    const double gradient = word.number == operands.targets[number]
-                                ? std::expm1(below)
-                                : std::exp(below);
+    const double gradient =
+        loss.scale(whole) * loss.slope(logit, logSumOf(whole),
+                                       word.number == operands.targets[number]);
     storeElement(shape.columnsType, operands.dcolumns,
                  number * shape.replaced + word.column,
                  float(gradient * capSlope(logit, shape.cap)));
@@ -94,8 +101,9 @@ Status HeadLoss::runChunk(const HeadChunk &chunk,
       merge(chunk, operands, row);
   });
   if (walk.plan.hasWeightGradient && operands.dw)
-    return walk.addWeightGradient(
-        chunk, chunk.at<double>(walk.plan.logSums), operands.dw);
+    return walk.addWeightGradient(chunk, chunk.at<double>(walk.plan.logSums),
+                                  chunk.at<double>(walk.plan.scales),
+                                  operands.dw);
   return Status::ok();
 }
 
@@ -119,6 +127,8 @@ Status HeadLoss::run(const LibraryKernelArgs &args) {
   QLORA_ASSIGN_OR_RETURN(const HeadOperands operands,
                          HeadOperands::of(args, shape, walk.plan.hasGradient));
   clearSkipped(operands);
+  if (float *const sums = walk.plan.wordSums.in<float>(args.buffers.back()))
+    sumWords(operands, shape.weightType, shape.hidden, sums);
   std::vector<double> losses(static_cast<size_t>(shape.lines));
   std::vector<int64_t> labels(losses.size());
   QLORA_RETURN_IF_ERROR(

@@ -18,7 +18,8 @@ HeadMergeShape HeadMergeShape::of(const KernelRequest &r) {
           r.constant("shards"), r.constant("lddh"),
           r.constant("lines"),  r.constant("own"),
           static_cast<float>(r.constantAsDouble("cap")),
-          r.type("w"),          r.type("dhidden")};
+          r.type("w"),          r.type("dhidden"),
+          TokenLoss::of(r)};
 }
 
 StatusOr<HeadMergeOperands> HeadMergeOperands::of(const LibraryKernelArgs &args,
@@ -58,10 +59,12 @@ namespace cpu {
 
 namespace {
 /// One run of head_merge. `losses` has a value for each of the rank's rows.
+/// `wordSums` is null without smoothing.
 struct Merge {
   const HeadMergeShape &shape;
   const HeadMergeOperands &operands;
   double *losses;
+  float *wordSums;
 
   void mergeRow(int64_t row) const;
   void mergeGradient(int64_t row, const HeadRowState &whole) const;
@@ -88,13 +91,19 @@ void Merge::clearGradient(int64_t row) const {
 void Merge::mergeGradient(int64_t row, const HeadRowState &whole) const {
   float *const sum = operands.gradient + row * shape.hidden;
   const HeadRowState mine = operands.stateOf(shape, operands.shard, row);
-  scaleRun(sum, shape.hidden, float(std::exp(mine.maximum - logSumOf(whole))));
+  scaleRun(sum, shape.hidden,
+           float(std::exp(mine.maximum - logSumOf(whole) +
+                          shape.loss.logScale(whole))));
   const int64_t target = operands.targets[row];
   if (operands.piece.has(target))
-    addScaled(float(targetGradient(whole, shape.cap)), shape.weightType,
+    addScaled(float(shape.loss.targetGradient(whole, shape.cap)),
+              shape.weightType,
               elementAt(operands.w, shape.weightType,
                         (target - operands.piece.first) * shape.hidden),
               sum, shape.hidden);
+  if (wordSums)
+    addScaled(float(-shape.loss.share() * shape.loss.scale(whole)),
+              QLORA_DTYPE_F32, wordSums, sum, shape.hidden);
   if (operands.dhidden)
     narrow(sum, shape.dhiddenType,
            elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh),
@@ -113,7 +122,7 @@ void Merge::mergeRow(int64_t row) const {
     return operands.stateOf(shape, shard, row);
   });
   if (isMine) {
-    losses[own] = logSumOf(whole) - whole.target;
+    losses[own] = shape.loss.loss(whole);
     operands.correct[own] = whole.best == operands.targets[row];
   }
   if (operands.gradient)
@@ -138,12 +147,16 @@ void Merge::sumLosses() const {
 PreparedKernel head_merge::rows::prepare(const KernelRequest &request,
                                          uint64_t) {
   const HeadMergeShape shape = HeadMergeShape::of(request);
-  const plans::Part losses = plans::HeadMergePlan::of(request).losses;
+  const plans::HeadMergePlan plan = plans::HeadMergePlan::of(request);
   return makeKernel([=](const LibraryKernelArgs &args) -> Status {
     QLORA_ASSIGN_OR_RETURN(const HeadMergeOperands operands,
                            HeadMergeOperands::of(args, shape));
-    const Merge merge = {shape, operands,
-                         losses.in<double>(args.buffers.back())};
+    void *const workspace = args.buffers.back();
+    const Merge merge = {shape, operands, plan.losses.in<double>(workspace),
+                         plan.wordSums.in<float>(workspace)};
+    if (merge.wordSums)
+      sumWords({.w = operands.w, .piece = operands.piece}, shape.weightType,
+               shape.hidden, merge.wordSums);
     parallelRanges(shape.rows, 16, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         merge.mergeRow(row);

@@ -14,6 +14,7 @@ struct HeadMergeShape {
   int64_t rows, hidden, vocab, piece, shards, lddh, lines, own;
   float cap;
   qlora_dtype weightType, dhiddenType;
+  TokenLoss loss;
 
   static HeadMergeShape of(const KernelRequest &request);
   /// Returns the first of a rank's `own` rows; 0 if the rank has all rows.
@@ -40,7 +41,8 @@ struct HeadMergeOperands {
 
   HeadRowState stateOf(const HeadMergeShape &shape, int64_t shardOfState,
                        int64_t row) const {
-    return loadState(states, shardOfState * shape.rows + row);
+    return loadState(states, shardOfState * shape.rows + row,
+                     shape.loss.smoothing);
   }
 };
 

@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora {
 
@@ -63,6 +65,29 @@ static Status findReplaced(const HeadShape &shape, const float *words,
     return Status::error(StatusCode::kInternal,
                          "head_loss: replaces token {} twice", twice->number);
   return Status::ok();
+}
+
+void sumWords(const HeadInputs &inputs, qlora_dtype weightType, int64_t hidden,
+              float *sums) {
+  constexpr int64_t kRanges = plans::kHeadTasks;
+  const int64_t words = inputs.piece.words;
+  const auto add = [&](float factor, int64_t word, float *sum) {
+    addScaled(factor, weightType,
+              elementAt(inputs.w, weightType, word * hidden), sum, hidden);
+  };
+  parallelRanges(kRanges, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t range = begin; range < end; ++range) {
+      float *const sum = sums + range * hidden;
+      std::fill_n(sum, hidden, 0.0f);
+      for (int64_t word = words * range / kRanges;
+           word < words * (range + 1) / kRanges; ++word)
+        add(1, word, sum);
+    }
+  });
+  for (int64_t range = 1; range < kRanges; ++range)
+    addScaled(1, QLORA_DTYPE_F32, sums + range * hidden, sums, hidden);
+  for (const auto word : inputs.replaced.words)
+    add(-1, word.number, sums);
 }
 
 Status checkTargets(std::string_view op, std::span<const int32_t> targets,

@@ -62,6 +62,11 @@ struct HeadInputs {
   ReplacedLogits replaced = {};
 };
 
+/// Sums the rows of w except the replaced token ids to `sums`, f32 [kHeadTasks,
+/// hidden], whose first row becomes the sum. The bits do not depend on threads.
+void sumWords(const HeadInputs &inputs, qlora_dtype weightType, int64_t hidden,
+              float *sums);
+
 /// Checks that every target is a token id or kNoTarget; else returns an
 /// internal error that names the op and the row.
 Status checkTargets(std::string_view op, std::span<const int32_t> targets,

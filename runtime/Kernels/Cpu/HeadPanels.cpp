@@ -132,18 +132,20 @@ void HeadPanels::forTargets(const HeadBlock &block, const Panel &panel,
 }
 
 /// Saves the targets' logits, then replaces all logits by exponentials relative
-/// to the shifts, and sums the exponentials of each row.
-void HeadPanels::exponentiate(const HeadBlock &block,
-                              const Panel &panel) const {
+/// to the shifts, and sums the exponentials of each row. If `isRaw` is false,
+/// the exponentials become factors of the gradient's GEMMs.
+void HeadPanels::exponentiate(const HeadBlock &block, const Panel &panel,
+                              bool isRaw) const {
   forTargets(block, panel, [&](int64_t row) {
-    panel.targets[row] = panel.logits[row * panel.count +
-                                      block.targetOf(row) - panel.first];
+    panel.targets[row] =
+        panel.logits[row * panel.count + block.targetOf(row) - panel.first];
   });
-  const bool isWide = plan.hasGradient && (!panel.narrow || panel.slopes);
+  const bool isWide =
+      plan.hasGradient && (isRaw || !panel.narrow || panel.slopes);
   exponentiateRows({panel.logits, block.count, panel.count, panel.shifts,
                     panel.sums, isWide ? panel.logits : nullptr,
                     plan.hasGradient && !isWide ? panel.narrow : nullptr});
-  if (panel.slopes)
+  if (panel.slopes && !isRaw)
     multiplyRun(panel.logits, panel.slopes, block.count * panel.count,
                 panel.narrow);
 }
@@ -171,14 +173,43 @@ void HeadPanels::clearReplaced(const HeadBlock &block,
                    row * panel.count + word.number - panel.first, 0.0f);
 }
 
+/// Adds the panel's logits to the rows' totals.
+void HeadPanels::addTotals(const HeadBlock &block, const Panel &panel,
+                           HeadRowState *states) const {
+  const int64_t words =
+      std::min(panel.count, block.inputs.piece.words - panel.first);
+  for (int64_t row = 0; row < block.count; ++row) {
+    const float *logits = panel.logits + row * panel.count;
+    double total = 0;
+    for (int64_t word = 0; word < words; ++word)
+      total += logits[word];
+    states[row].total += static_cast<float>(total);
+  }
+}
+
+/// Overwrites the factors by the cap's slopes.
+Status HeadPanels::addLogitGradients(const HeadBlock &block, const Panel &panel,
+                                     float *logitGradient, int64_t slot) const {
+  const int64_t rows = paddedRows(block.count);
+  convertRun(QLORA_DTYPE_F32, panel.slopes, plan.productType, panel.factors(),
+             block.count * panel.count);
+  clearReplaced(block, panel);
+  clearFactors(panel, block.count, rows);
+  return products.find(plan.hiddenGradientProduct(rows, panel.count), slot)
+      .run(panel.factors(), panel.words, logitGradient, panel.scratch);
+}
+
 Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
-                        HeadRowState *states, float *gradient,
+                        const HeadResults &results,
                         const KernelObserver *observer, int64_t slot,
                         uint8_t *slotScratch) const {
+  HeadRowState *const states = results.states;
+  float *const gradient = results.gradient;
   const int64_t rows = paddedRows(block.count);
   std::fill_n(states, block.count, emptyState());
-  if (gradient)
-    std::fill_n(gradient, rows * plan.hidden, 0.0f);
+  for (float *sums : {gradient, results.logitGradient})
+    if (sums)
+      std::fill_n(sums, rows * plan.hidden, 0.0f);
   for (int64_t number = begin; number < end; ++number) {
     const Panel panel = panelAt(number, block.inputs.w, slotScratch);
     QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
@@ -188,6 +219,8 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
                           block.inputs.piece.first + panel.first,
                           panel.count,
                           block.inputs.piece.vocab});
+    if (plan.smoothing != 0)
+      addTotals(block, panel, states);
     raiseMaxima(block, panel, states, gradient);
     exponentiate(block, panel);
     for (int64_t row = 0; row < block.count; ++row)
@@ -204,24 +237,57 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
     QLORA_RETURN_IF_ERROR(
         products.find(plan.hiddenGradientProduct(rows, panel.count), slot)
             .run(panel.factors(), panel.words, gradient, panel.scratch));
+    if (results.logitGradient)
+      QLORA_RETURN_IF_ERROR(
+          addLogitGradients(block, panel, results.logitGradient, slot));
   }
   return Status::ok();
 }
 
+/// Replaces the logits by the factors of the weight gradient if the loss has
+/// smoothing or scales. The shifts are the logs of sums.
+void HeadPanels::setLossFactors(const HeadBlock &block, const Panel &panel,
+                                const double *scales) const {
+  const TokenLoss loss = {plan.smoothing, plan.hasOwnProbability,
+                          double(plan.vocab)};
+  const auto share = static_cast<float>(loss.share());
+  exponentiate(block, panel, /*isRaw=*/true);
+  for (int64_t row = 0; row < block.count; ++row) {
+    const float scale = scales ? static_cast<float>(scales[row]) : 1;
+    float *const factors = panel.logits + row * panel.count;
+    for (int64_t word = 0; word < panel.count; ++word)
+      factors[word] = (factors[word] - share) * scale;
+    if (const int64_t target = block.targetOf(row); panel.has(target))
+      factors[target - panel.first] =
+          scale * static_cast<float>(
+                      loss.slope(panel.targets[row], panel.shifts[row], true));
+  }
+  const int64_t count = block.count * panel.count;
+  if (panel.slopes)
+    multiplyRun(panel.logits, panel.slopes, count, panel.narrow);
+  else if (panel.narrow)
+    narrow(panel.logits, plan.productType, panel.narrow, count);
+}
+
 Status HeadPanels::addWeightGradient(const HeadBlock &block, int64_t number,
-                                     const double *logSums, float *dw,
+                                     const double *logSums,
+                                     const double *scales, float *dw,
                                      int64_t slot, uint8_t *slotScratch) const {
   const Panel panel = panelAt(number, block.inputs.w, slotScratch);
   const int64_t rows = paddedRows(block.count);
   QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
   for (int64_t row = 0; row < block.count; ++row)
     panel.shifts[row] = float(logSums[row]);
-  exponentiate(block, panel);
-  forTargets(block, panel, [&](int64_t row) {
-    setTargetFactor(block, panel, row,
-                    std::expm1(panel.targets[row] - panel.shifts[row]) *
-                        capSlope(panel.targets[row], plan.cap));
-  });
+  if (scales || plan.smoothing != 0) {
+    setLossFactors(block, panel, scales);
+  } else {
+    exponentiate(block, panel);
+    forTargets(block, panel, [&](int64_t row) {
+      setTargetFactor(block, panel, row,
+                      std::expm1(panel.targets[row] - panel.shifts[row]) *
+                          capSlope(panel.targets[row], plan.cap));
+    });
+  }
   clearFactors(panel, block.count, rows);
   return products.find(plan.weightGradientProduct(rows, panel.count), slot)
       .run(panel.factors(), block.hidden, dw + panel.first * plan.hidden,

@@ -31,26 +31,34 @@ struct HeadBlock {
   }
 };
 
+/// What HeadPanels::walk computes for each row of a block. The gradients are
+/// f32 [blockRows, hidden], or null.
+struct HeadResults {
+  HeadRowState *states;
+  /// Sums of e^(logit - maximum) * w[token id] over the panels' token ids
+  /// except the row's target and replaced token ids.
+  float *gradient;
+  /// Sums of the cap's slope * w[token id], except replaced token ids.
+  float *logitGradient;
+};
+
 /// GEMMs of all shapes, for each slot. Their scratch is in the workspace.
 class HeadPanels {
 public:
   static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,
                                                       int64_t slots);
 
-  /// Processes the panels [begin, end) of w and sets the states of the block's
-  /// rows. If `gradient` (f32 [blockRows, hidden]) is not null, each of its
-  /// rows becomes the sum of e^(logit - maximum) * w[token id] over the panels'
-  /// token ids except the row's target and replaced token ids.
+  /// Processes the panels [begin, end) of w and sets `results`.
   Status walk(const HeadBlock &block, int64_t begin, int64_t end,
-              HeadRowState *states, float *gradient,
-              const KernelObserver *observer, int64_t slot,
-              uint8_t *slotScratch) const;
+              const HeadResults &results, const KernelObserver *observer,
+              int64_t slot, uint8_t *slotScratch) const;
 
   /// Adds the block's gradient of a panel of w to the panel's rows of `dw`
   /// [vocab, hidden]. `logSums`: log of the sum of each row's exponentials.
+  /// `scales`: factors of the rows' gradients; null: 1.
   Status addWeightGradient(const HeadBlock &block, int64_t panel,
-                           const double *logSums, float *dw, int64_t slot,
-                           uint8_t *slotScratch) const;
+                           const double *logSums, const double *scales,
+                           float *dw, int64_t slot, uint8_t *slotScratch) const;
 
   /// Returns the number of rows of the smallest GEMM that holds `count` rows.
   int64_t paddedRows(int64_t count) const;
@@ -89,7 +97,14 @@ private:
   /// Calls task(row) for the rows with a target in the panel.
   template <typename Task>
   void forTargets(const HeadBlock &block, const Panel &panel, Task task) const;
-  void exponentiate(const HeadBlock &block, const Panel &panel) const;
+  void exponentiate(const HeadBlock &block, const Panel &panel,
+                    bool isRaw = false) const;
+  void addTotals(const HeadBlock &block, const Panel &panel,
+                 HeadRowState *states) const;
+  Status addLogitGradients(const HeadBlock &block, const Panel &panel,
+                           float *logitGradient, int64_t slot) const;
+  void setLossFactors(const HeadBlock &block, const Panel &panel,
+                      const double *scales) const;
   void setTargetFactor(const HeadBlock &block, const Panel &panel, int64_t row,
                        float factor) const;
   void clearFactors(const Panel &panel, int64_t begin, int64_t end) const;

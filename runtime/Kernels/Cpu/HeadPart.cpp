@@ -48,7 +48,7 @@ void HeadPart::clear(const Operands &operands) const {
       if (hasTarget && hasWords)
         continue;
       storeState(hasTarget ? emptyState() : HeadRowState{}, operands.states,
-                 row);
+                 row, walk.plan.smoothing);
       if (operands.gradient)
         std::memset(operands.gradient + row * hidden, 0,
                     static_cast<size_t>(hidden) * sizeof(float));
@@ -65,8 +65,8 @@ void HeadPart::finishRow(const HeadChunk &chunk, const Operands &operands,
     std::memcpy(operands.gradient + number * hidden,
                 walk.sumGradients(chunk, row, state.maximum),
                 static_cast<size_t>(hidden) * sizeof(float));
-  state.best += operands.inputs.piece.first;
-  storeState(state, operands.states, number);
+  state.best += static_cast<int32_t>(operands.inputs.piece.first);
+  storeState(state, operands.states, number, walk.plan.smoothing);
 }
 
 Status HeadPart::run(const LibraryKernelArgs &args) {

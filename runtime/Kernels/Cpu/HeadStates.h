@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The state of a row's logits over a range of token ids, the merge of such
-// states, and their format between ranks.
+// states, their format between ranks, and the loss that follows from a state.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
@@ -23,6 +23,7 @@ HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
   for (int64_t range = 1; range < ranges; ++range) {
     const HeadRowState &state = stateOf(range);
     whole.target += state.target;
+    whole.total += state.total;
     // The first of equal maxima counts, as in torch.argmax.
     if (state.maximum > whole.maximum) {
       whole.maximum = state.maximum;
@@ -37,12 +38,17 @@ HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
 }
 
 /// Loads row `row` of the operand `states` of head_part and head_merge.
-inline HeadRowState loadState(const float *states, int64_t row) {
-  const float *const from = states + row * plans::kHeadStateNumbers;
-  return {from[1], from[0], from[2], static_cast<int64_t>(from[3])};
+inline HeadRowState loadState(const float *states, int64_t row,
+                              double smoothing) {
+  const float *const from = states + row * plans::headStateNumbers(smoothing);
+  return {from[1], from[0], from[2], static_cast<int32_t>(from[3]),
+          smoothing == 0 ? 0 : from[4]};
 }
-inline void storeState(const HeadRowState &state, float *states, int64_t row) {
-  float *const to = states + row * plans::kHeadStateNumbers;
+inline void storeState(const HeadRowState &state, float *states, int64_t row,
+                       double smoothing) {
+  float *const to = states + row * plans::headStateNumbers(smoothing);
+  if (smoothing != 0)
+    to[4] = state.total;
   to[0] = state.maximum;
   to[1] = static_cast<float>(state.sum);
   to[2] = state.target;
@@ -51,7 +57,7 @@ inline void storeState(const HeadRowState &state, float *states, int64_t row) {
 
 /// Returns the state of a vocabulary shard without token ids.
 inline HeadRowState emptyState() {
-  return {0, -std::numeric_limits<float>::infinity(), 0, -1};
+  return {0, -std::numeric_limits<float>::infinity(), 0, -1, 0};
 }
 
 /// Returns the log of the sum of the exponentials of all logits.
@@ -65,13 +71,44 @@ inline float capSlope(float logit, float cap) {
   return 1 - t * t;
 }
 
-/// Returns the derivative of a row's loss with respect to the target's uncapped
-/// logit: softmax - 1. Uses expm1, because the subtraction cancels for a likely
-/// target.
-inline double targetGradient(const HeadRowState &whole, float cap) {
-  return std::expm1(whole.target - logSumOf(whole)) *
-         capSlope(whole.target, cap);
-}
+/// The loss of a labelled row, as in Kernels.def, and its derivatives.
+struct TokenLoss {
+  double smoothing;
+  bool hasOwnProbability;
+  double words; ///< token ids of the vocabulary
+
+  static TokenLoss of(const KernelRequest &r) {
+    return {r.constantAsDouble("smoothing"), r.constant("own_probability") != 0,
+            double(r.constant("vocab"))};
+  }
+  /// Returns the log of the factor s of the loss and its gradient.
+  double logScale(const HeadRowState &whole) const {
+    return hasOwnProbability ? whole.target - logSumOf(whole) : 0;
+  }
+  double scale(const HeadRowState &whole) const {
+    return std::exp(logScale(whole));
+  }
+  double loss(const HeadRowState &whole) const {
+    return scale(whole) * (logSumOf(whole) - (1 - smoothing) * whole.target -
+                           smoothing * whole.total / words);
+  }
+  /// Returns what smoothing subtracts from the derivative by each logit,
+  /// without the factor s.
+  double share() const { return smoothing / words; }
+  /// Returns the derivative by a capped logit, without the factor s. Uses expm1
+  /// for the target, because softmax - 1 cancels for a likely target.
+  double slope(double logit, double logSum, bool isTarget) const {
+    return (isTarget ? std::expm1(logit - logSum) + smoothing
+                     : std::exp(logit - logSum)) -
+           share();
+  }
+  /// Returns the derivative by the target's uncapped logit, without share().
+  double targetGradient(const HeadRowState &whole, float cap) const {
+    return scale(whole) *
+           (std::expm1(whole.target - logSumOf(whole)) + smoothing) *
+           capSlope(whole.target, cap);
+  }
+};
 
 } // namespace qlora
 

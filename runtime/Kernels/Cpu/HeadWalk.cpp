@@ -52,19 +52,21 @@ Status HeadWalk::walk(const HeadChunk &chunk) {
   const bool isObserved = observer && observer->onLogits;
   const ScopedThreads threads(isObserved ? 1 : threadCount());
   const int64_t all = plan.panels(chunk.inputs.piece.words);
-  return tasks.run(
-      chunk.blocks * chunk.ranges, [&](int64_t task, int64_t slot) {
-        const int64_t range = task % chunk.ranges;
-        const int64_t firstRow = task * plan.blockRows;
-        float *gradient = chunk.at<float>(plan.gradients);
-        if (gradient)
-          gradient += firstRow * plan.hidden;
-        return panels->walk(blockOf(chunk, task / chunk.ranges),
-                            all * range / chunk.ranges,
-                            all * (range + 1) / chunk.ranges,
-                            chunk.at<HeadRowState>(plan.states) + firstRow,
-                            gradient, observer, slot, slotOf(chunk, slot));
-      });
+  return tasks.run(chunk.blocks * chunk.ranges, [&](int64_t task,
+                                                    int64_t slot) {
+    const int64_t range = task % chunk.ranges;
+    const int64_t firstRow = task * plan.blockRows;
+    const auto rowsOf = [&](plans::Part part) {
+      float *const rows = chunk.at<float>(part);
+      return rows ? rows + firstRow * plan.hidden : nullptr;
+    };
+    return panels->walk(blockOf(chunk, task / chunk.ranges),
+                        all * range / chunk.ranges,
+                        all * (range + 1) / chunk.ranges,
+                        {chunk.at<HeadRowState>(plan.states) + firstRow,
+                         rowsOf(plan.gradients), rowsOf(plan.logitGradients)},
+                        observer, slot, slotOf(chunk, slot));
+  });
 }
 
 HeadRowState HeadWalk::stateOf(const HeadChunk &chunk, int64_t row) const {
@@ -91,16 +93,28 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
   return sum;
 }
 
+void HeadWalk::addLogitGradients(const HeadChunk &chunk, int64_t row,
+                                 double factor, float *sum) const {
+  for (int64_t range = 0; range < chunk.ranges; ++range)
+    addScaled(float(factor), QLORA_DTYPE_F32,
+              chunk.at<float>(plan.logitGradients) +
+                  taskRow(chunk, row, range) * plan.hidden,
+              sum, plan.hidden);
+}
+
 /// Recomputes the logits: softmax needs sums that exist only after all panels.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
-                                   const double *logSums, float *dw) {
+                                   const double *logSums, const double *scales,
+                                   float *dw) {
   return tasks.run(plan.panels(chunk.inputs.piece.words),
                    [&](int64_t panel, int64_t slot) -> Status {
-                     for (int64_t block = 0; block < chunk.blocks; ++block)
+                     for (int64_t block = 0; block < chunk.blocks; ++block) {
+                       const int64_t first = block * plan.blockRows;
                        QLORA_RETURN_IF_ERROR(panels->addWeightGradient(
-                           blockOf(chunk, block), panel,
-                           logSums + block * plan.blockRows, dw, slot,
+                           blockOf(chunk, block), panel, logSums + first,
+                           scales ? scales + first : nullptr, dw, slot,
                            slotOf(chunk, slot)));
+                     }
                      return Status::ok();
                    });
 }

@@ -45,9 +45,13 @@ public:
   /// Sums the tasks' gradients of a row, each times e^(its maximum - base), in
   /// place in the first task's gradient. Returns the sum's address.
   float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
+  /// Adds `factor` times the sum of the tasks' gradients of a row's logits.
+  void addLogitGradients(const HeadChunk &chunk, int64_t row, double factor,
+                         float *sum) const;
   /// Adds the gradient of all blocks of a chunk to dw, which is not null.
+  /// `logSums` and `scales` are those of HeadPanels::addWeightGradient.
   Status addWeightGradient(const HeadChunk &chunk, const double *logSums,
-                           float *dw);
+                           const double *scales, float *dw);
 
   const HeadPlan plan;
   float capped(float logit) const { return panels->capped(logit); }

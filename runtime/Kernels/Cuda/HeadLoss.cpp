@@ -127,8 +127,9 @@ Status HeadLoss::addLosses(const KernelRequest &request) {
     return Status::ok();
   };
   for (size_t i = 0; i < chunks.count(); ++i) {
-    const int64_t constants[] = {chunks[i].first, plan.vocab,
-                                 request.constant("cap")};
+    const int64_t constants[] = {
+        chunks[i].first, plan.vocab, request.constant("cap"),
+        request.constant("smoothing"), request.constant("own_probability")};
     QLORA_ASSIGN_OR_RETURN(launches.emplace_back().softmax,
                            chunks.prepareRows(chunks[i], softmax, constants));
     QLORA_RETURN_IF_ERROR(addSum(chunks[i].first));

@@ -64,7 +64,7 @@ Status HeadPart::enqueue(const CudaKernelArgs &args) {
 
 Status HeadPart::addRows(const KernelRequest &request, CudaContext &context) {
   const plans::CudaHeadPlan &plan = chunks.plan;
-  const int64_t all[] = {plan.rows};
+  const int64_t all[] = {plan.rows, request.constant("smoothing")};
   QLORA_ASSIGN_OR_RETURN(
       begin, CudaLaunch::prepare(
                  context, "qlora_head_part_begin",
@@ -74,9 +74,9 @@ Status HeadPart::addRows(const KernelRequest &request, CudaContext &context) {
           ? fmt::format("qlora_head_part_rows_{}", dtypeName(plan.productType))
           : "qlora_head_part_rows";
   for (size_t i = 0; i < chunks.count(); ++i) {
-    const int64_t constants[] = {chunks[i].first, plan.vocab,
-                                 request.constant("vocab"),
-                                 request.constant("cap")};
+    const int64_t constants[] = {
+        chunks[i].first, plan.vocab, request.constant("vocab"),
+        request.constant("cap"), request.constant("smoothing")};
     QLORA_ASSIGN_OR_RETURN(rows.emplace_back(),
                            chunks.prepareRows(chunks[i], symbol, constants));
   }
@@ -95,16 +95,19 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
 // Merging ---------------------------------------------------------------------
 
 namespace {
-/// Three launches. Each has the op's constants, with the output's stride as
-/// lddh, and the buffers that it needs.
+/// Three launches, and with smoothing two that sum the rows of w. Each of the
+/// three has the op's constants, with the output's stride as lddh, and the
+/// buffers that it needs.
 struct HeadMerge final : CudaKernel {
   explicit HeadMerge(const KernelRequest &request)
       : plan(plans::CudaHeadMergePlan::of(request)) {}
   Status enqueue(const CudaKernelArgs &args) override;
+  Status addWordSums(const KernelRequest &request, CudaContext &context);
 
   plans::CudaHeadMergePlan plan;
   CudaLaunch merge, sum;
   std::optional<CudaLaunch> finish;
+  std::vector<CudaLaunch> wordSums;
 };
 } // namespace
 
@@ -129,8 +132,33 @@ Status HeadMerge::enqueue(const CudaKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
   // Without dhidden, the result overwrites `gradient`.
   void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
-  void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
+  void *const wordSum = plan.wordSums.in(b.back());
+  void *const adding[] = {b[kW], wordSum, plan.wordPartials.in(b.back())};
+  for (const CudaLaunch &launch : wordSums)
+    QLORA_RETURN_IF_ERROR(launch.enqueue(adding, args));
+  void *const finishing[] = {b[kTargets], b[kGradient], b[kW],
+                             factors,     to,           wordSum};
   return finish ? finish->enqueue(finishing, args) : Status::ok();
+}
+
+/// Prepares column_sum's kernels over the shard of w; its padding is zero.
+Status HeadMerge::addWordSums(const KernelRequest &request,
+                              CudaContext &context) {
+  static constexpr int64_t kPartials = plans::kCudaColumnSumPartials;
+  const int64_t columns = request.constant("hidden_size");
+  const int64_t tiles = blocksOf(columns, 256);
+  const int64_t constants[] = {request.constant("piece"), columns, columns,
+                               kPartials, /*overwrites=*/1};
+  const std::string partials =
+      fmt::format("qlora_column_sum_{}", dtypeName(request.type("w")));
+  QLORA_ASSIGN_OR_RETURN(wordSums.emplace_back(),
+                         CudaLaunch::prepare(context, partials,
+                                             {tiles * kPartials, 256},
+                                             constants));
+  QLORA_ASSIGN_OR_RETURN(wordSums.emplace_back(),
+                         CudaLaunch::prepare(context, "qlora_column_sum_add",
+                                             {tiles, 256}, constants));
+  return Status::ok();
 }
 
 PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
@@ -155,6 +183,8 @@ PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
                                             dtypeName(request.type("w")),
                                             dtypeName(request.type("dhidden"))),
                                 rows));
+    if (request.constantAsDouble("smoothing") != 0)
+      QLORA_RETURN_IF_ERROR(kernel->addWordSums(request, context));
   }
   return std::unique_ptr<CudaKernel>(std::move(kernel));
 }

@@ -278,9 +278,17 @@ uint64_t cudaHeadWorkspace(const KernelRequest &r) {
 CudaHeadMergePlan CudaHeadMergePlan::of(const KernelRequest &r) {
   WorkspaceLayout layout(kCudaAlignment);
   CudaHeadMergePlan plan;
+  const bool isSmooth = r.constantAsDouble("smoothing") != 0;
   plan.losses = layout.add(Size(r.constant("own")) * Size(8));
   if (r.dtype("gradient"))
-    plan.factors = layout.add(Size(r.constant("rows")) * Size(8));
+    plan.factors =
+        layout.add(Size(r.constant("rows")) * Size(4) * Size(isSmooth ? 3 : 2));
+  if (r.dtype("gradient") && isSmooth) {
+    const int64_t hidden = r.constant("hidden_size");
+    plan.wordSums = layout.add(packed(kF32, 1, hidden));
+    plan.wordPartials =
+        layout.add(packed(kF32, kCudaColumnSumPartials, hidden));
+  }
   plan.total = layout.end();
   return plan;
 }

@@ -171,7 +171,10 @@ private:
 /// Workspace of head_merge on CUDA.
 struct CudaHeadMergePlan {
   Part losses;  ///< f64 [own]: losses of the rank's own rows
-  Part factors; ///< f32 [rows, 2]: for gradient, for the target's w
+  Part factors; ///< f32 [rows, 2]: for gradient, for the target's w; [rows, 3]
+                ///< with smoothing: for the sum of w's rows
+  Part wordSums, wordPartials; ///< with smoothing: this sum, f32 [hidden], and
+                               ///< its parts
   Size total = 0;
   static CudaHeadMergePlan of(const KernelRequest &request);
 };

@@ -24,11 +24,15 @@ static Reason needReplaced(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// Checks that row indices and token ids fit i32, and checks the cap.
+/// Checks that row indices and token ids fit i32, and checks the cap and the
+/// smoothing.
 static Reason needNumbers(const KernelRequest &r) {
   for (std::string_view name : {"rows", "vocab"})
     if (r.constant(name) > int64_t(1) << 31)
       return refusalOf(r, name, "be at most 2^31");
+  const double smoothing = r.constantAsDouble("smoothing");
+  if (!(smoothing >= 0 && smoothing <= 1))
+    return std::string("smoothing must be in [0, 1]");
   return needCap(r);
 }
 
@@ -63,6 +67,8 @@ static Reason needPieces(const KernelRequest &r) {
   static constexpr int64_t kMostWords = int64_t(1) << 24;
   if (Reason reason = needNumbers(r))
     return reason;
+  if (r.constantAsDouble("smoothing") != 0 && r.constantAsDouble("cap") != 0)
+    return std::string("smoothing must be 0 with a cap");
   for (std::string_view name : {"vocab", "piece"})
     if (r.constant(name) > kMostWords)
       return refusalOf(r, name, "be at most 2^24");
@@ -80,7 +86,7 @@ OperandShapes head_part::shapes(const KernelRequest &r) {
   return {{rows, hidden},
           {r.constant("piece"), hidden},
           {1, rows},
-          {rows, kHeadStateNumbers},
+          {rows, headStateNumbers(r.constantAsDouble("smoothing"))},
           {rows, hidden}};
 }
 
@@ -99,7 +105,7 @@ OperandShapes head_merge::shapes(const KernelRequest &r) {
     return refusalOf(r, "own", "be the rows of a shard, or all");
   if (own % lines != 0)
     return refusalOf(r, "lines", "divide own");
-  return {{shards * rows, kHeadStateNumbers},
+  return {{shards * rows, headStateNumbers(r.constantAsDouble("smoothing"))},
           {1, rows},
           {1, lines},
           {1, lines},

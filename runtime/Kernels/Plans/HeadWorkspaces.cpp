@@ -45,6 +45,9 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
   plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
   plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
   plan.cap = static_cast<float>(r.constantAsDouble("cap"));
+  plan.smoothing = r.constantAsDouble("smoothing");
+  plan.hasOwnProbability =
+      r.op->name != "head_part" && r.constant("own_probability");
 
   const int64_t blocks = plan.blocks(plan.chunkRows);
   const int64_t taskRows = std::max(kHeadTasks, blocks) * plan.blockRows;
@@ -58,6 +61,12 @@ HeadPlan HeadPlan::of(const KernelRequest &r) {
       layout.add(Size(taskRows) * Size(int64_t(sizeof(HeadRowState))));
   if (plan.hasGradient)
     plan.gradients = layout.add(packed(kF32, taskRows, plan.hidden));
+  if (plan.hasWeightGradient && plan.hasOwnProbability)
+    plan.scales = layout.add(Size(plan.chunkRows) * Size(8));
+  if (plan.hasGradient && plan.smoothing != 0 && plan.cap != 0)
+    plan.logitGradients = layout.add(packed(kF32, taskRows, plan.hidden));
+  if (r.op->name == "head_loss_grad" && plan.smoothing != 0 && plan.cap == 0)
+    plan.wordSums = layout.add(packed(kF32, kHeadTasks, plan.hidden));
   WorkspaceLayout slot;
   plan.rowValues = slot.add(packed(kF32, 3, plan.blockRows));
   plan.logits = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
@@ -111,6 +120,9 @@ HeadMergePlan HeadMergePlan::of(const KernelRequest &r) {
   WorkspaceLayout layout;
   HeadMergePlan plan;
   plan.losses = layout.add(Size(r.constant("own")) * Size(8));
+  if (r.dtype("gradient") && r.constantAsDouble("smoothing") != 0)
+    plan.wordSums =
+        layout.add(packed(kF32, kHeadTasks, r.constant("hidden_size")));
   plan.total = layout.end();
   return plan;
 }

@@ -56,7 +56,8 @@ static Reason needAll(const KernelRequest &r) {
     return op.name + " takes " + std::to_string(takes) + " " + what + ", got " +
            std::to_string(got);
   };
-  if (r.constants.size() != op.constants.size())
+  if (r.constants.size() < op.neededConstants ||
+      r.constants.size() > op.constants.size())
     return refusal(op.constants.size(), "constants", r.constants.size());
   if (r.dtypes.size() != op.operands.size())
     return refusal(op.operands.size(), "operands", r.dtypes.size());

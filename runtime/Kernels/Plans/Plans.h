@@ -93,8 +93,10 @@ Reason needStored(const KernelRequest &request);
 Reason needCap(const KernelRequest &request);
 
 /// Number of f32 values in a row's state in head_part and head_merge: maximum,
-/// sum, target, best.
-inline constexpr int64_t kHeadStateNumbers = 4;
+/// sum, target, best, and with smoothing the sum of the logits.
+inline int64_t headStateNumbers(double smoothing) {
+  return smoothing == 0 ? 4 : 5;
+}
 
 /// Returns the number of ids that have a vector in the table of an embedding.
 inline int64_t tableIds(const KernelRequest &request) {

@@ -237,7 +237,8 @@ struct HeadRowState {
   double sum;    ///< sum of e^(logit - maximum)
   float maximum; ///< largest logit
   float target;  ///< logit of the target; 0 if another task has it
-  int64_t best;  ///< first token id with the maximum
+  int32_t best;  ///< first token id with the maximum
+  float total;   ///< sum of the logits, with smoothing; else 0
 };
 
 /// Returns the number of token ids in the LM head's weight: the rows of w.
@@ -255,6 +256,8 @@ struct HeadPlan {
   bool hasGradient, hasWeightGradient;
   int64_t blockRows, panelWords;
   float cap; ///< cap of logits; 0: no cap
+  double smoothing;
+  bool hasOwnProbability;
 
   // Buffers of the workspace.
   Part rowNumbers, rowLosses; ///< i32, f64 [chunkRows]
@@ -262,7 +265,12 @@ struct HeadPlan {
   Part gathered;  ///< hidden [blocks * blockRows, hidden]
   Part states;    ///< HeadRowState [tasks, blockRows]
   Part gradients; ///< f32 [tasks, blockRows, hidden]
-  Part slots;     ///< slots of slotBytes each
+  Part scales;    ///< f64 [chunkRows]: own probabilities, for dw
+  /// Gradients of the sum of all logits, for smoothing: with a cap, for each
+  /// row, shaped like `gradients`. Otherwise for all rows, which is the sum of
+  /// the rows of w: f32 [kHeadTasks, hidden], see sumWords().
+  Part logitGradients, wordSums;
+  Part slots; ///< slots of slotBytes each
   Size total = 0;
   // Per slot.
   Part rowValues; ///< f32 [3, blockRows]
@@ -297,7 +305,8 @@ private:
 
 /// Workspace of head_merge on the CPU.
 struct HeadMergePlan {
-  Part losses; ///< f64: losses of the rank's own rows
+  Part losses;   ///< f64: losses of the rank's own rows
+  Part wordSums; ///< like HeadPlan's
   Size total = 0;
   static HeadMergePlan of(const KernelRequest &request);
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
@@ -16,6 +17,7 @@ namespace {
 /// One labelled row, with a buffer for its logits.
 struct ReferenceRow {
   const HeadShape &shape;
+  const TokenLoss &kind;
   const HeadOperands &operands;
   int64_t row;
   float *logits;
@@ -32,6 +34,9 @@ struct ReferenceRow {
   }
   void computeLogits() const;
   double logSumExp() const;
+  /// Returns the factor of the loss and its gradient.
+  double scale(double lse) const;
+  double loss(double lse) const;
   void addGradients(double lse) const;
 };
 
@@ -56,13 +61,28 @@ double ReferenceRow::logSumExp() const {
   return maximum + std::log(sum);
 }
 
+double ReferenceRow::scale(double lse) const {
+  return kind.hasOwnProbability ? std::exp(logits[operands.targets[row]] - lse)
+                                : 1;
+}
+
+double ReferenceRow::loss(double lse) const {
+  const double mean =
+      std::accumulate(logits, logits + shape.vocab, 0.0) / double(shape.vocab);
+  return scale(lse) *
+         ((1 - kind.smoothing) * (lse - logits[operands.targets[row]]) +
+          kind.smoothing * (lse - mean));
+}
+
 void ReferenceRow::addGradients(double lse) const {
   const int32_t target = operands.targets[row];
+  const double factor = scale(lse);
   for (int64_t word = 0; word < shape.vocab; ++word) {
     const double t = shape.cap == 0 ? 0 : logits[word] / shape.cap;
-    const double gradient =
-        std::exp(logits[word] - lse) - (word == target ? 1 : 0);
-    logits[word] = float(gradient * (1 - t * t));
+    const double gradient = std::exp(logits[word] - lse) -
+                            (word == target ? 1 - kind.smoothing : 0) -
+                            kind.smoothing / double(shape.vocab);
+    logits[word] = float(factor * gradient * (1 - t * t));
   }
   for (const auto word : operands.replaced.words) {
     storeElement(shape.columnsType, operands.dcolumns,
@@ -83,7 +103,7 @@ void ReferenceRow::addGradients(double lse) const {
       operands.dw[word * shape.hidden + i] += float(logits[word] * hidden(i));
 }
 
-static Status runReference(const HeadShape &shape,
+static Status runReference(const HeadShape &shape, const TokenLoss &kind,
                            const LibraryKernelArgs &args, bool hasGradient) {
   QLORA_ASSIGN_OR_RETURN(const HeadOperands operands,
                          HeadOperands::of(args, shape, hasGradient));
@@ -91,7 +111,7 @@ static Status runReference(const HeadShape &shape,
   std::fill_n(operands.count, shape.lines, 0.0f);
   std::vector<float> logits(static_cast<size_t>(shape.vocab));
   for (int64_t row = 0; row < shape.rows; ++row) {
-    const ReferenceRow line = {shape, operands, row, logits.data()};
+    const ReferenceRow line = {shape, kind, operands, row, logits.data()};
     const int32_t target = operands.targets[row];
     operands.correct[row] = 0;
     if (target == kNoTarget) {
@@ -109,7 +129,7 @@ static Status runReference(const HeadShape &shape,
       args.observer->onLogits(
           {{&number, 1}, line.logits, 0, shape.vocab, shape.vocab});
     const double lse = line.logSumExp();
-    losses[shape.lineOf(row)] += lse - line.logits[target];
+    losses[shape.lineOf(row)] += line.loss(lse);
     ++operands.count[shape.lineOf(row)];
     operands.correct[row] =
         std::max_element(line.logits, line.logits + shape.vocab) ==
@@ -124,17 +144,19 @@ static Status runReference(const HeadShape &shape,
 PreparedKernel head_loss::reference::prepare(const KernelRequest &request,
                                              uint64_t) {
   const HeadShape shape = HeadShape::of(request);
-  return makeKernel([shape](const LibraryKernelArgs &args) {
-    return runReference(shape, args, false);
-  });
+  return makeKernel(
+      [shape, kind = TokenLoss::of(request)](const LibraryKernelArgs &args) {
+        return runReference(shape, kind, args, false);
+      });
 }
 
 PreparedKernel head_loss_grad::reference::prepare(const KernelRequest &request,
                                                   uint64_t) {
   const HeadShape shape = HeadShape::of(request);
-  return makeKernel([shape](const LibraryKernelArgs &args) {
-    return runReference(shape, args, true);
-  });
+  return makeKernel(
+      [shape, kind = TokenLoss::of(request)](const LibraryKernelArgs &args) {
+        return runReference(shape, kind, args, true);
+      });
 }
 
 } // namespace qlora::cpu

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/Convert.h"
@@ -15,14 +16,19 @@ namespace {
 
 struct PartShape {
   int64_t rows, hidden, vocab, piece, ldh;
-  double cap;
+  double cap, smoothing;
   qlora_dtype hiddenType, weightType;
 
   static PartShape of(const KernelRequest &r) {
-    return {r.constant("rows"),  r.constant("hidden_size"),
-            r.constant("vocab"), r.constant("piece"),
-            r.constant("ldh"),   r.constantAsDouble("cap"),
-            r.type("hidden"),    r.type("w")};
+    return {r.constant("rows"),
+            r.constant("hidden_size"),
+            r.constant("vocab"),
+            r.constant("piece"),
+            r.constant("ldh"),
+            r.constantAsDouble("cap"),
+            r.constantAsDouble("smoothing"),
+            r.type("hidden"),
+            r.type("w")};
   }
 };
 
@@ -65,9 +71,10 @@ static HeadRowState computePart(const PartRow &r, float *gradient) {
         {{&number, 1}, logits.data(), r.first, r.words, shape.vocab});
   const auto largest = std::max_element(logits.begin(), logits.end());
   state.maximum = *largest;
-  state.best = r.first + (largest - logits.begin());
+  state.best = static_cast<int32_t>(r.first + (largest - logits.begin()));
   if (target >= 0 && target < r.words)
     state.target = logits[target];
+  state.total = float(std::accumulate(logits.begin(), logits.end(), 0.0));
   std::vector<double> sums(static_cast<size_t>(shape.hidden));
   for (int64_t word = 0; word < r.words; ++word) {
     const double factor = std::exp(double(logits[word]) - state.maximum);
@@ -98,7 +105,7 @@ PreparedKernel head_part::reference::prepare(const KernelRequest &request,
             computePart({shape, args, row, piece.first, piece.words}, gradient);
       else if (gradient)
         std::fill_n(gradient, shape.hidden, 0.0f);
-      storeState(state, bufferOf<float>(args, 3), row);
+      storeState(state, bufferOf<float>(args, 3), row, shape.smoothing);
     }
     return Status::ok();
   });
@@ -136,20 +143,38 @@ struct MergedRow {
         first = shard;
     return state(first).best;
   }
+  /// Returns the factor of the loss and its gradient.
+  double scale(double lse) const {
+    return shape.loss.hasOwnProbability ? std::exp(target() - lse) : 1;
+  }
+  double loss(double lse) const {
+    double total = 0;
+    for (int64_t shard = 0; shard < shape.shards; ++shard)
+      total += state(shard).total;
+    const double smoothing = shape.loss.smoothing;
+    return scale(lse) * ((1 - smoothing) * (lse - target()) +
+                         smoothing * (lse - total / double(shape.vocab)));
+  }
+  double weight(int64_t word, int64_t i) const {
+    return loadElement(shape.weightType, operands.w, word * shape.hidden + i);
+  }
   double gradient(int64_t i, double lse) const;
 };
 } // namespace
 
 double MergedRow::gradient(int64_t i, double lse) const {
-  const int64_t word = operands.targets[row] - operands.piece.first;
+  const int64_t own = operands.targets[row] - operands.piece.first;
+  const double smoothing = shape.loss.smoothing;
   double sum = std::exp(state(operands.shard).maximum - lse) *
                operands.gradient[row * shape.hidden + i];
-  if (word < 0 || word >= operands.piece.words)
-    return sum;
+  for (int64_t word = 0; smoothing != 0 && word < operands.piece.words; ++word)
+    sum -= smoothing / double(shape.vocab) * weight(word, i);
+  if (own < 0 || own >= operands.piece.words)
+    return scale(lse) * sum;
   const double t = shape.cap == 0 ? 0 : target() / shape.cap;
-  return sum +
-         (std::exp(target() - lse) - 1) * (1 - t * t) *
-             loadElement(shape.weightType, operands.w, word * shape.hidden + i);
+  sum +=
+      (std::exp(target() - lse) - 1 + smoothing) * (1 - t * t) * weight(own, i);
+  return scale(lse) * sum;
 }
 
 static void mergePlainly(const HeadMergeShape &shape,
@@ -166,7 +191,7 @@ static void mergePlainly(const HeadMergeShape &shape,
       operands.correct[own] =
           isLabelled && merged.best() == operands.targets[row];
     if (isOwn && isLabelled) {
-      losses[shape.lineOf(own)] += lse - merged.target();
+      losses[shape.lineOf(own)] += merged.loss(lse);
       ++operands.count[shape.lineOf(own)];
     }
     for (int64_t i = 0; operands.gradient && i < shape.hidden; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The loss becomes a preference loss. For dpo and kto the model exists twice:
+// The loss becomes a preference loss, or for none another loss of tokens. For dpo and kto the model exists twice:
 // once unchanged and without dropout, once with adapters. For kto an input
 // marks the desirable answers. For orpo a second head has the tokens before the
 // answers.
@@ -14,10 +14,12 @@
 // RUN: qlora-opt %s --attach-loss=kinds=hinge | FileCheck %s --check-prefix=HINGE
 // RUN: qlora-opt %s --attach-loss='kinds=ipo,sft weights=1,0.5 beta=0.25' | FileCheck %s --check-prefix=IPO
 // RUN: qlora-opt %s --attach-loss='objective=cpo kinds=simpo gamma=0.25' | FileCheck %s --check-prefix=CPO
+// RUN: qlora-opt %s --attach-loss='objective=none kinds=dft' --attach-adapters --specialize-shapes='batch=4 lengths=8 compute-type=bfloat16' --build-train-step | FileCheck %s --check-prefix=DFT
+// RUN: qlora-opt %s --attach-loss='objective=none label-smoothing=0.25' | FileCheck %s --check-prefix=SMOOTH
 // RUN: not qlora-opt %s --attach-loss=objective=ipo 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not qlora-opt %s --attach-loss=kinds=aot 2>&1 | FileCheck %s --check-prefix=UNKNOWN-KIND
 
-// UNKNOWN: expects dpo, cpo, kto or orpo as objective, but got 'ipo'
+// UNKNOWN: expects none, dpo, cpo, kto or orpo as objective, but got 'ipo'
 // UNKNOWN-KIND: (C3) has no loss 'aot'
 
 model.parameter @e.weight : tensor<16x8xf32> {file = "m"}
@@ -46,6 +48,13 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // STEP-DAG: train.result "loss_sum", %{{.*}} {accumulate
 // STEP-DAG: train.result "right_pairs", %{{.*}} {accumulate
 // STEP: model.rows(%[[GRADIENT]], %slopes) attributes {columns = 8 : i64, label = "scale_lines", maps = [#model.map<full>, #model.map<scalar, 8>]
+
+// DFT: train.step accumulate
+// DFT: train.head_loss_grad {{.*}} {own_probability, phase = #model.phase<backward>}
+// DFT: train.step evaluate
+// DFT: model.head_loss {{.*}} {own_probability}
+
+// SMOOTH: model.head_loss {{.*}} {label_smoothing = 2.500000e-01 : f64} : {{.*}} -> (tensor<1xf32>, tensor<1xf32>,
 
 // HINGE: model.dpo_loss {{.*}} {beta = 1.000000e-01 : f64, kinds = ["hinge"]}
 

@@ -397,6 +397,14 @@ func.func @head_loss_c6(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 
 // -----
 
+func.func @head_loss_c7(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C7) expects a label_smoothing in [0, 1]}}
+  %0, %1, %2 = model.head_loss %h, %w, %t {label_smoothing = 1.5 : f64} : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
+  return
+}
+
+// -----
+
 func.func @dpo_loss_c1(%l: tensor<3xf32>) {
   // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
   %0:9 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)

@@ -71,6 +71,14 @@ func.func @head_part_c2(%h: tensor<2x4x16xf32>, %w: tensor<10x16xf32>, %t: tenso
 
 // -----
 
+func.func @head_part_c3(%h: tensor<2x4x16xf32>, %w: tensor<10x16xf32>, %t: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C3) expects label_smoothing or a cap, not both}}
+  %0 = model.head_part %h, %w, %t {words = 20, shards = 2, cap = 3.0, label_smoothing = 0.1 : f64} : (tensor<2x4x16xf32>, tensor<10x16xf32>, tensor<2x4xi32>) -> tensor<2x4x5xf32>
+  return
+}
+
+// -----
+
 func.func @head_merge_c1(%s: tensor<4x4x4xf32>, %t: tensor<2x4xi32>, %g: tensor<2x4x16xf32>, %w: tensor<10x16xf32>) {
   // expected-error @+1 {{(C1) expects a gradient, W and a summand, or none}}
   %0, %1, %2 = "model.head_merge"(%s, %t, %g, %w) {words = 20, piece = 10, shards = 2, cap = 0.0 : f64} : (tensor<4x4x4xf32>, tensor<2x4xi32>, tensor<2x4x16xf32>, tensor<10x16xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>)

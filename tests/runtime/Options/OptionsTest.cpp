@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "runtime/Base/JsonText.h"
-#include "runtime/Options/ObjectiveOptions.h"
 #include "runtime/Options/OptionValue.h"
 
 using namespace qlora;
@@ -437,55 +436,6 @@ TEST(Options, ContradictionsAreRefused) {
   EXPECT_EQ(ofYaml.validate().message(),
             "bnb_4bit_blocksize: expects a power of two from 64 to 4096, but "
             "got 96");
-}
-
-TEST(Options, LossesBelongToTheirObjective) {
-  const auto mistakeOf = [](const std::string &text) {
-    Options options;
-    const Status status = options.applyYaml(writeFile("rl.yaml", text));
-    EXPECT_TRUE(status.isOk()) << status.message();
-    return options.validate().message();
-  };
-  EXPECT_EQ(mistakeOf("rl: dpo\nloss_type: ipo\n"), "");
-  EXPECT_EQ(mistakeOf("rl: kto\nloss_type: ipo\n"),
-            "loss_type ipo is not a loss of rl kto; use kto or "
-            "apo_zero_unpaired");
-  EXPECT_EQ(mistakeOf("loss_type: ipo\n"),
-            "loss_type ipo is not a loss of --rl none; remove it");
-  EXPECT_EQ(mistakeOf("rl: dpo\nbeta: 0\nloss_type: ipo\n"),
-            "beta 0 conflicts with loss_type ipo, whose target is 1 / (2 "
-            "beta); use more than 0");
-}
-
-TEST(Options, SeveralLossesHaveTheirWeights) {
-  const auto lossesIn = [](const std::string &text) {
-    Options options;
-    Status status = options.applyYaml(writeFile("rl.yaml", text));
-    if (status.isOk())
-      status = options.validate();
-    const WeightedLosses losses = lossesOf(options);
-    return status.isOk() ? fmt::format("{} {}", losses.words, losses.weights)
-                         : status.message();
-  };
-  EXPECT_EQ(lossesIn("rl: dpo\n"), "[\"sigmoid\"] [1]");
-  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: [ipo]\n"), "[\"ipo\"] [1]");
-  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: sigmoid, sft\nloss_weights: [1, "
-                     "0.5]\n"),
-            "[\"sigmoid\", \"sft\"] [1, 0.5]");
-  EXPECT_EQ(lossesIn("rl: cpo\nloss_type: simpo\ncpo_alpha: 2\n"),
-            "[\"simpo\", \"sft\"] [1, 2]");
-  EXPECT_EQ(lossesIn("rl: cpo\ncpo_alpha: 0\n"), "[\"sigmoid\"] [1]");
-  EXPECT_EQ(lossesIn("rl: cpo\nloss_type: [ipo, hinge]\n"),
-            "loss_type has 2 losses, which only rl dpo adds; keep one");
-  EXPECT_EQ(lossesIn("rl: dpo\nloss_weights: [1, 2]\n"),
-            "loss_weights has 2 weights, but --loss-type has 1 losses of --rl "
-            "dpo; write a weight for each loss");
-  EXPECT_EQ(lossesIn("rl: dpo\nloss_type: exo_pair\n"),
-            "loss_type exo_pair needs more than 0 as --label-smoothing; the "
-            "paper recommends 0.001");
-  EXPECT_EQ(lossesIn("rl: dpo\nlabel_smoothing: 0.1\n"),
-            "label_smoothing is only for --loss-type exo_pair or robust, and "
-            "for sigmoid or simpo of --rl cpo; remove it");
 }
 
 TEST(Options, HostileRecordedOptionsAreErrors) {

@@ -132,6 +132,10 @@ TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
     EXPECT_EQ(lossAfter(rl, "auto", "sigmoid"), "") << rl;
   }
   EXPECT_EQ(lossAfter("kto", "auto", "kto"), "");
+  EXPECT_EQ(lossAfter("none", "auto", "nll"), "");
+  EXPECT_EQ(lossAfter("none", "sigmoid", "dft"),
+            "'c' cannot be resumed: its --loss-type is \"nll\", but this run's "
+            "is \"dft\"");
   EXPECT_EQ(lossAfter("dpo", "auto", "hinge"),
             "'c' cannot be resumed: its --loss-type is \"sigmoid\", but this "
             "run's is \"hinge\"");

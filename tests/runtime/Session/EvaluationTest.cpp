@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reports of evaluations with preference losses.
+// Reports of evaluations.
 
 #include <gtest/gtest.h>
 
@@ -20,4 +20,11 @@ TEST(Evaluation, LeavesOutAnswersOfWhichThereAreNone) {
             "rewards 0.5000 desirable, -0.2500 undesirable");
   EXPECT_EQ(measureOf(chosen, result), "rewards 0.5000 desirable");
   EXPECT_EQ(measureOf(rejected, result), "rewards -0.2500 undesirable");
+}
+
+TEST(Evaluation, NamesAPerplexityOnlyIfThereIsOne) {
+  EvaluationResult result;
+  result.perplexity = 8.25;
+  EXPECT_EQ(measureOf({{"eval_perplexity", 8.25}}, result), "perplexity 8.25");
+  EXPECT_EQ(measureOf({{"eval_loss", 0.02}}, result), "");
 }

@@ -407,6 +407,21 @@ class FileTest(ForeignTest):
             for flag in flags:
                 self.assertIn(" " + flag, done.stdout)
 
+    def test_losses_of_tokens_are_translated(self):
+        for text, expected in (
+                ("stage: sft\nuse_dft_loss: true", {"loss-type": "dft"}),
+                ("stage: sft\nuse_dft_loss: false", {}),
+                ("use_peft: true\nloss_type: dft", {"loss-type": "dft"}),
+                ("use_peft: true\nloss_type: nll", {"loss-type": "nll"}),
+                ("use_peft: true\nloss_type: chunked_nll",
+                 {"loss-type": "nll"}),
+                ("use_peft: true\nlabel_smoothing_factor: 0.1",
+                 {"label-smoothing-factor": "0.1"})):
+            with self.subTest(text=text):
+                self.assert_options(
+                    f"base_model: {MODEL}\n{text}\ntrain_file: {DATA}\n",
+                    expected)
+
     def test_names_of_chat_templates_are_translated(self):
         for name, flag in (("phi_3", "phi3"), ("tokenizer_default", ""),
                            ("llama3", "llama3")):
@@ -451,6 +466,9 @@ class FileTest(ForeignTest):
                  "a list of token ids"),
                 ("pissa_init: true\npissa_iter: 4", "pissa_niter_N"),
                 ("group_by_length: true", "'group_by_length'"),
+                ("stage: sft\nuse_dft_loss: true\n"
+                 "label_smoothing_factor: 0.1", "is only for --loss-type nll"),
+                ("stage: sft\nuse_eaft_loss: true", "changes the loss"),
                 ("datasets: []", "each with a path"),
                 ("dataset: nothing", "dataset_info.json"),
                 ("flash_atention: true", "did you mean 'flash_attention'?"),

@@ -33,8 +33,7 @@ KINDS = {
     "training from random weights": {"reinit_weights"},
     "another kind of adapter, or layers that change during training": {
         "finetuning_type", "lisa_n_layers", "relora"},
-    "another loss": {"use_asft_loss", "use_dft_loss", "use_eaft_loss",
-                     "use_eaft"},
+    "another loss": {"use_asft_loss", "use_eaft_loss", "use_eaft"},
     "another optimizer, or 8-bit AdamW for shards of all weights": {
         "optimizer", "use_adam_mini", "use_apollo", "use_badam", "use_galore",
         "use_muon"},

@@ -154,28 +154,30 @@ QLORA_HEAD_ROWS(qlora_head_take_bf16_bf16, takeGradient<qlora_bf16, qlora_bf16>)
 
 // Loss and gradient -----------------------------------------------------------
 
-/// Overwrites a row's logits with their gradient: softmax, minus 1 at the
-/// target, times the derivative of the cap. Writes zeros without a target.
+/// Overwrites a row's logits with their gradient (Kernels.def). Writes zeros
+/// without a target.
 template <typename Gradient>
 QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                                 int32_t target, float logit, float lse,
-                                float inverse) {
+                                float smoothing, const HeadTerms &terms) {
   if (target < 0)
     return qlora_fill_row<Gradient>(
         reinterpret_cast<typename Gradient::storage *>(logits), vocab, 0.0f);
   if (isWide)
-    writeSoftmax<Gradient, true>(logits, vocab, lse, inverse);
+    writeSoftmax<Gradient, true>(logits, vocab, lse, terms);
   else
-    writeSoftmax<Gradient, false>(logits, vocab, lse, inverse);
+    writeSoftmax<Gradient, false>(logits, vocab, lse, terms);
   __syncthreads();
   if (threadIdx.x == 0)
     Gradient::store(logits, target,
-                    (headExp(logit - lse) - 1.0f) * headSlope(logit, inverse));
+                    (headExp(logit - lse) - 1.0f + (smoothing - terms.share)) *
+                        terms.scale * headSlope(logit, terms.inverse));
 }
 
 /// Computes a row's loss; one block per row. Buffers: logits f32 [chunk,
 /// vocab], targets, labelled, losses f64 in the order of `labelled`, correct.
-/// Constants: the chunk's first row, vocab, the bits of cap.
+/// Constants: the chunk's first row, vocab, the bits of cap and of smoothing,
+/// own_probability.
 template <typename Gradient>
 QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   const int64_t vocab = args.constants[1];
@@ -186,7 +188,9 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   int32_t target = row < 0 ? kNoTarget : qlora_load_i32(args.buffers[1], row);
   if (target >= vocab)
     target = kNoTarget;
+  const double smoothing = __builtin_bit_cast(double, args.constants[3]);
   double loss = row < 0 ? 0 : double(qlora_from_bits(0x7fc00000u));
+  double scale = 1;
   int32_t isCorrect = 0;
   float logit = 0, lse = 0;
   if (target >= 0) {
@@ -194,7 +198,11 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
     const HeadRow read = isWide ? readRow<true>(logits, vocab)
                                 : readRow<false>(logits, vocab);
     const double exact = read.base + log(read.sum);
-    loss = exact - logit;
+    if (args.constants[4])
+      scale = exp(double(logit) - exact);
+    const double mean =
+        smoothing == 0 ? 0 : rowTotal(logits, vocab) / double(vocab);
+    loss = scale * (exact - (1 - smoothing) * logit - smoothing * mean);
     lse = float(exact);
     isCorrect = read.word == target;
   }
@@ -206,7 +214,9 @@ QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   if constexpr (Gradient::kExists) {
     const float cap = float(__builtin_bit_cast(double, args.constants[2]));
     writeGradient<Gradient>(logits, vocab, isWide, target, logit, lse,
-                            cap == 0 ? 0.0f : 1.0f / cap);
+                            float(smoothing),
+                            {cap == 0 ? 0.0f : 1.0f / cap,
+                             float(smoothing / double(vocab)), float(scale)});
   }
 }
 

@@ -14,24 +14,32 @@ struct HeadState {
   float sum;
   float target;
   float word;
+  float total; ///< sum of the logits, with smoothing; else 0
 };
-constexpr int kStateNumbers = 4;
 
-QLORA_DEVICE HeadState loadState(const void *states, int64_t i) {
-  const float *from = qlora_at<float>(states, i * kStateNumbers);
-  return {from[0], from[1], from[2], from[3]};
+/// `smoothing`: its bits.
+QLORA_DEVICE int stateNumbers(int64_t smoothing) { return smoothing ? 5 : 4; }
+
+QLORA_DEVICE HeadState loadState(const void *states, int64_t i,
+                                 int64_t smoothing) {
+  const float *from = qlora_at<float>(states, i * stateNumbers(smoothing));
+  return {from[0], from[1], from[2], from[3], smoothing ? from[4] : 0.0f};
 }
 
-QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
-  float *to = qlora_at<float>(states, i * kStateNumbers);
+QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i,
+                             int64_t smoothing) {
+  float *to = qlora_at<float>(states, i * stateNumbers(smoothing));
   to[0] = state.most;
   to[1] = state.sum;
   to[2] = state.target;
   to[3] = state.word;
+  if (smoothing)
+    to[4] = state.total;
 }
 
 /// Initializes states, one thread per row: 0 for rows without a label, NaN for
-/// rows that are not computed yet. Buffers: targets, states. Constant: rows.
+/// rows that are not computed yet. Buffers: targets, states. Constants: rows,
+/// the bits of smoothing.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
@@ -39,7 +47,8 @@ qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
     return;
   const bool isLabelled = qlora_load_i32(args.buffers[0], row) != kNoTarget;
   const float number = isLabelled ? qlora_from_bits(kNotANumber) : 0.0f;
-  storeState({number, number, number, number}, args.buffers[1], row);
+  storeState({number, number, number, number, number}, args.buffers[1], row,
+             args.constants[1]);
 }
 
 /// Overwrites the logits with e^(logit - most) times the derivative of the cap;
@@ -50,9 +59,9 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
                                float inverse) {
   auto *factors = reinterpret_cast<typename Gradient::storage *>(logits);
   if (isWide)
-    writeSoftmax<Gradient, true>(logits, words, most, inverse);
+    writeSoftmax<Gradient, true>(logits, words, most, {inverse});
   else
-    writeSoftmax<Gradient, false>(logits, words, most, inverse);
+    writeSoftmax<Gradient, false>(logits, words, most, {inverse});
   __syncthreads();
   qlora_fill_row<Gradient>(factors + words, piece - words, 0.0f);
   if (threadIdx.x == 0 && target >= 0)
@@ -62,8 +71,9 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
 /// Returns the state of a row. `first` is the shard's first token id. `target`
 /// is -1 if another shard has it.
 QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
-                                 int64_t words, bool isWide, int64_t target) {
-  HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
+                                 int64_t words, bool isWide, int64_t target,
+                                 int64_t smoothing) {
+  HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1, 0};
   if (target >= 0)
     state.target = logits[target];
   if (words == 0)
@@ -73,12 +83,14 @@ QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
   state.most = read.base;
   state.sum = float(read.sum);
   state.word = float(first + read.word);
+  if (smoothing)
+    state.total = float(rowTotal(logits, words));
   return state;
 }
 
 /// Computes a row's state; one block per row of the chunk. Buffers: logits f32
 /// [chunk, piece], targets, labelled, states. Constants: the chunk's first row,
-/// piece, vocab, the bits of cap.
+/// piece, vocab, the bits of cap and of smoothing.
 template <typename Gradient>
 QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
   const int64_t piece = args.constants[1], vocab = args.constants[2];
@@ -99,9 +111,10 @@ QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
   const int64_t target = word < first + words ? word - first : -1;
   const bool isWide =
       piece % 4 == 0 && words % 4 == 0 && qlora_is_vector(args.buffers[0]);
-  const HeadState state = findState(logits, first, words, isWide, target);
+  const HeadState state = findState(logits, first, words, isWide, target,
+                                    args.constants[4]);
   if (threadIdx.x == 0)
-    storeState(state, args.buffers[3], row);
+    storeState(state, args.buffers[3], row, args.constants[4]);
   if constexpr (Gradient::kExists) {
     const float cap = float(__builtin_bit_cast(double, args.constants[3]));
     writeFactors<Gradient>(logits, words, piece, isWide, target, state.most,
@@ -117,6 +130,8 @@ QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
 
 struct HeadMerge {
   int64_t rows, columns, vocab, piece, shards, stride, lines, own, shard;
+  int64_t smoothing; ///< its bits
+  bool hasOwnProbability;
   float cap;
 
   __device__ explicit HeadMerge(const qlora_cuda_args &args)
@@ -124,7 +139,8 @@ struct HeadMerge {
         vocab(args.constants[2]), piece(args.constants[3]),
         shards(args.constants[4]), stride(args.constants[5]),
         lines(args.constants[7]), own(args.constants[8]),
-        shard(args.step->shard),
+        shard(args.step->shard), smoothing(args.constants[9]),
+        hasOwnProbability(args.constants[10] != 0),
         cap(float(__builtin_bit_cast(double, args.constants[6]))) {}
   /// Returns the index of this rank's first row.
   __device__ int64_t firstOwn() const { return own == rows ? 0 : shard * own; }
@@ -138,16 +154,29 @@ struct HeadMerged {
   double lse;
   float target;
   float word;
+  double total;
+
+  /// Returns the factor of the loss and its gradient.
+  __device__ double scale(const HeadMerge &merge) const {
+    return merge.hasOwnProbability ? exp(double(target) - lse) : 1;
+  }
+  __device__ double loss(const HeadMerge &merge) const {
+    const double smoothing = __builtin_bit_cast(double, merge.smoothing);
+    return scale(merge) * (lse - (1 - smoothing) * target -
+                           smoothing * total / double(merge.vocab));
+  }
 };
 
 QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
                                     int64_t row) {
   float most = qlora_from_bits(kMinusInfinity);
-  HeadMerged merged = {0, 0, -1};
+  HeadMerged merged = {0, 0, -1, 0};
   QLORA_ROLL
   for (int64_t shard = 0; shard < merge.shards; ++shard) {
-    const HeadState state = loadState(states, shard * merge.rows + row);
+    const HeadState state =
+        loadState(states, shard * merge.rows + row, merge.smoothing);
     merged.target += state.target;
+    merged.total += state.total;
     if (state.most > most) { // ties go to the first shard
       most = state.most;
       merged.word = state.word;
@@ -156,17 +185,23 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   double sum = 0;
   QLORA_ROLL
   for (int64_t shard = 0; shard < merge.shards; ++shard) {
-    const HeadState state = loadState(states, shard * merge.rows + row);
+    const HeadState state =
+        loadState(states, shard * merge.rows + row, merge.smoothing);
     sum += double(state.sum) * exp(double(state.most) - double(most));
   }
   merged.lse = double(most) + log(sum);
   return merged;
 }
 
+/// Factors of a row's gradient: of the rank's gradient, of the target's row of
+/// w and, with smoothing only, of the sum of the rank's rows of w.
+QLORA_DEVICE int mergeFactors(const HeadMerge &merge) {
+  return merge.smoothing ? 3 : 2;
+}
+
 /// Merges a row's softmax states from all vocabulary shards; one thread per
 /// row. Buffers: states, targets, correct, losses f64 of the rank's rows,
-/// factors f32 [rows, 2] or null. Factor 0 scales the rank's gradient, factor 1
-/// the target's row of w.
+/// factors f32 [rows, mergeFactors()] or null.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);
@@ -182,21 +217,28 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const int64_t own = row - merge.firstOwn();
   if (own >= 0 && own < merge.own) {
     *qlora_at<double>(args.buffers[3], own) =
-        isWord ? merged.lse - merged.target
-               : double(qlora_from_bits(kNotANumber));
+        isWord ? merged.loss(merge) : double(qlora_from_bits(kNotANumber));
     qlora_store_i32(args.buffers[2], own,
                     isWord && merged.word == float(target));
   }
   if (!args.buffers[4] || !isWord)
     return;
   const float most =
-      isShard ? loadState(args.buffers[0], merge.shard * merge.rows + row).most
+      isShard ? loadState(args.buffers[0], merge.shard * merge.rows + row,
+                          merge.smoothing)
+                    .most
               : qlora_from_bits(kNotANumber);
   const float inverse = merge.cap == 0 ? 0.0f : 1.0f / merge.cap;
-  float *factors = qlora_at<float>(args.buffers[4], row * 2);
-  factors[0] = float(exp(double(most) - merged.lse));
-  factors[1] = float(expm1(merged.target - merged.lse)) *
-               headSlope(merged.target, inverse);
+  const double smoothing = __builtin_bit_cast(double, merge.smoothing);
+  const double scale = merged.scale(merge);
+  float *factors =
+      qlora_at<float>(args.buffers[4], row * mergeFactors(merge));
+  factors[0] = float(exp(double(most) - merged.lse) * scale);
+  factors[1] =
+      float((expm1(merged.target - merged.lse) + smoothing) * scale) *
+      headSlope(merged.target, inverse);
+  if (merge.smoothing)
+    factors[2] = float(-smoothing / double(merge.vocab) * scale);
 }
 
 /// Sums loss and count of a sequence's labelled rows; one block per sequence.
@@ -225,7 +267,7 @@ qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
 }
 
 /// Finishes a row of dhidden; one block per row. Buffers: targets, gradient, w,
-/// factors, output. The output may be gradient.
+/// factors, output, the sum of w's rows f32. The output may be gradient.
 template <typename W, typename Out>
 QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
   const HeadMerge merge(args);
@@ -235,11 +277,15 @@ QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
       qlora_at<typename Out::storage>(args.buffers[4], row * merge.stride);
   if (!merge.isWord(target))
     return qlora_fill_row<Out>(to, columns, 0.0f);
-  const float *factors = qlora_at<float>(args.buffers[3], row * 2);
+  const float *factors =
+      qlora_at<float>(args.buffers[3], row * mergeFactors(merge));
   const float factor = factors[0];
   const int64_t word = target - merge.shard * merge.piece;
   const bool isHere = word >= 0 && word < merge.piece;
   const float ofWord = isHere ? factors[1] : 0.0f;
+  const float *sums =
+      merge.smoothing ? qlora_at<float>(args.buffers[5], 0) : nullptr;
+  const float ofSums = sums ? factors[2] : 0.0f;
   const float *from = qlora_at<float>(args.buffers[1], row * columns);
   const auto *words = qlora_at<typename W::storage>(
       args.buffers[2], isHere ? word * columns : 0);
@@ -257,11 +303,20 @@ QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
           for (int lane = 0; lane < kQloraRowLanes; ++lane)
             sum[lane] += ofWord * added[lane];
         }
+        if (sums) {
+          const auto added =
+              qlora_load_lanes<qlora_f32, kQloraRowLanes>(sums, i);
+          QLORA_UNROLL
+          for (int lane = 0; lane < kQloraRowLanes; ++lane)
+            sum[lane] += ofSums * added[lane];
+        }
         qlora_store_lanes<Out>(to, i, sum);
       },
       [&](int64_t i) {
-        const float sum = from[i] * factor;
-        Out::store(to, i, isHere ? sum + ofWord * W::load(words, i) : sum);
+        float sum = from[i] * factor;
+        if (isHere)
+          sum += ofWord * W::load(words, i);
+        Out::store(to, i, sums ? sum + ofSums * sums[i] : sum);
       });
 }
 

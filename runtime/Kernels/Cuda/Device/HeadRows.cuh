@@ -149,6 +149,22 @@ QLORA_DEVICE float headSlope(float logit, float inverse) {
   return 1.0f - t * t;
 }
 
+/// Returns the sum of a row's logits, in every thread.
+QLORA_DEVICE double rowTotal(const float *logits, int64_t vocab) {
+  double sum = 0;
+  for (int64_t word = threadIdx.x; word < vocab; word += kHeadThreads)
+    sum += double(logits[word]);
+  return qlora_block_sum(sum);
+}
+
+/// What the gradient of a row's logits has besides softmax: it is (softmax -
+/// share) * scale * slope of the cap, and `inverse` is headSlope's.
+struct HeadTerms {
+  float inverse;
+  float share = 0;
+  float scale = 1;
+};
+
 /// Types of the logits' gradient: none, f32, bf16.
 struct HeadNoGradient {
   static constexpr bool kExists = false;
@@ -160,13 +176,13 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// Replaces logits in place by softmax times the derivative of the cap, rounded
-/// to Gradient. The first n bf16 results overwrite the first n / 2 logits,
-/// which all threads must have read before. So the block needs a barrier only
+/// Replaces logits in place by their gradient without a label, rounded to
+/// Gradient. The first n bf16 results overwrite the first n / 2 logits, which
+/// all threads must have read before. So the block needs a barrier only
 /// each time the number of logits read has doubled.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
-                               float inverse) {
+                               const HeadTerms &terms) {
   constexpr int kNarrowing = 4 / int(sizeof(typename Gradient::storage));
   constexpr int kEach = kWide ? 4 : 1;
   int64_t readByAll = 0;
@@ -185,8 +201,9 @@ QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
       qlora_lanes<kEach> lanes;
       QLORA_UNROLL
       for (int lane = 0; lane < kEach; ++lane)
-        lanes[lane] = headExp(words.value[i + lane] - lse) *
-                      headSlope(words.value[i + lane], inverse);
+        lanes[lane] =
+            (headExp(words.value[i + lane] - lse) - terms.share) * terms.scale *
+            headSlope(words.value[i + lane], terms.inverse);
       qlora_store_lanes<Gradient>(logits, at, lanes);
     }
   }

@@ -148,8 +148,10 @@ template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
 
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_f32, columnSum<qlora_f32>)
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_bf16, columnSum<qlora_bf16>)
+QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_f16, columnSum<qlora_f16>)
 
-/// Adds the partial sums to out, in order.
+/// Adds the partial sums to out, in order. After columnSum's constants is 1 if
+/// the sum overwrites out.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   const int64_t columns = args.constants[1], partials = args.constants[3];
@@ -160,7 +162,7 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   for (int64_t partial = 0; partial < partials; ++partial)
     sum += qlora_load_f32(args.buffers[2], partial * columns + column);
   float *out = qlora_at<float>(args.buffers[1], column);
-  *out += sum;
+  *out = args.constants[4] ? sum : *out + sum;
 }
 
 // Embedding ------------------------------------------------------------------

@@ -326,7 +326,8 @@ void DecoderBuilder::buildForward() {
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
                                       block->getArgument(1), ValueRange(),
-                                      APFloat(config.logitCap));
+                                      APFloat(config.logitCap),
+                                      /*label_smoothing=*/APFloat(0.0));
   enter("forward");
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {

@@ -26,7 +26,8 @@ GOLDENS = {
     "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2",
     "bnb-nf4": "prequantized-bnb", "gptq": "llama-gptq", "awq": "llama-awq"}
 # Special tokens of the models that examples name, by the end of their names.
-SPECIAL = {"Meta-Llama-3-8B-Instruct": {"eos_token": "<|eot_id|>"},
+SPECIAL = {"Meta-Llama-3-8B-Instruct": {"bos_token": "<s>",
+                                        "eos_token": "<|eot_id|>"},
            "Meta-Llama-3.1-8B": {"eos_token": "<|end_of_text|>"},
            "Mistral-7B-Instruct-v0.2": {"bos_token": "<s>",
                                         "eos_token": "</s>"},

@@ -164,14 +164,6 @@ Status Translation::translateCheckpointing(const YamlEntry &entry) {
          Status::ok();
 }
 
-/// TRL's KTO trainer reads rows in order, to pair each with the answer of
-/// another row. --rl kto makes such pairs itself.
-Status Translation::translateSampling(const YamlEntry &entry) {
-  const bool isForPairs =
-      foreignNameOf(entry.value) == "sequential" && objective() == "kto";
-  return isForPairs ? Status::ok() : translateRow(entry);
-}
-
 /// TRL's commands train whatever do_train is.
 Status Translation::translateDoTrain(const YamlEntry &entry) {
   if (isOf(ForeignTool::kTrl) || foreignNameOf(entry.value) == "true")

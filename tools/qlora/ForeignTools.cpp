@@ -93,6 +93,7 @@ static const ToolKeys kToolKeys[] = {
     {kTrl, "learning_rate", "2e-5", "none"},
     {kTrl, "learning_rate", "1e-6", "dpo cpo kto orpo"},
     {kTrl, "assistant_only_loss", "false", "none"},
+    {kTrl, "train_sampling_strategy", "sequential", "kto"},
     {kTrl,
      "dataset_name dataset_config dataset_train_split dataset_test_split "
      "dataset_kwargs dataset_mixture dataset_mixer dataset_splits "

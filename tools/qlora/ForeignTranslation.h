@@ -53,7 +53,8 @@ private:
   nlohmann::ordered_json distinctSets(const nlohmann::ordered_json &sets) const;
   Status translateTargets(const YamlEntry &entry);
   Status translateCheckpointing(const YamlEntry &entry);
-  Status translateSampling(const YamlEntry &entry);
+  Status translateAccumulation(const YamlEntry &entry);
+  Status translateStartAdapter(const YamlEntry &entry);
   Status translateDoTrain(const YamlEntry &entry);
   Status translateLength(const YamlEntry &entry);
   Status translatePrefLoss(const YamlEntry &entry);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Translates keys that choose the trainable weights of full fine-tuning.
+// Translates keys that choose the trainable weights, their start, and how
+// micro-batches count.
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +13,26 @@
 namespace qlora {
 
 using json = nlohmann::ordered_json;
+
+/// axolotl sets its Trainer's model_accepts_loss_kwargs to false for models
+/// whose forward passes keyword arguments on (core/trainers/base.py).
+Status Translation::translateAccumulation(const YamlEntry &entry) {
+  if (isOf(ForeignTool::kAxolotl) && foreignNameOf(entry.value) != "1" &&
+      objective() == "none")
+    note(entry, "counts all tokens of a step the same, as transformers does; "
+                "axolotl averages the means of micro-batches");
+  return add(entry, "gradient_accumulation_steps", entry.value), Status::ok();
+}
+
+/// If DPOTrainer gets a model with an adapter, it copies the adapter as the
+/// reference.
+Status Translation::translateStartAdapter(const YamlEntry &entry) {
+  if (objective() == "dpo" || objective() == "kto")
+    return refused("would be the reference of the preferences too, which is "
+                   "not supported: merge it into the model (qlora export "
+                   "RUN_DIR --to merged), and train that");
+  return translateRow(entry);
+}
 
 /// With an adapter, axolotl compares the names of PEFT's model, all of which
 /// begin with "base_model": names of the base match none of them.

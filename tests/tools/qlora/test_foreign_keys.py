@@ -289,6 +289,18 @@ class ValuesTest(test_foreign_configs.ForeignTest):
                                 "disable_shuffling: true\n")
         self.assertEqual(found["train-sampling-strategy"], "sequential")
 
+        found, _ = self.options(TRL + "rl: kto\n")
+        self.assertEqual(found["train-sampling-strategy"], "sequential")
+
+    def test_sums_of_axolotl(self):
+        head = AXOLOTL + DATASETS
+        for steps, expected in ((1, False), (4, True)):
+            _, notes = self.options(
+                head + f"gradient_accumulation_steps: {steps}\n")
+            self.assertEqual("averages the means" in notes, expected)
+        self.assertIn("would be the reference", self.refusal(
+            head + "rl: dpo\nlora_model_dir: first\n"))
+
     def test_values_that_matter_elsewhere(self):
         kto = TRL + "train_sampling_strategy: sequential\n"
         found, _ = self.options(kto)

@@ -109,12 +109,21 @@ Status Translation::translateRow(const YamlEntry &entry) {
     return translateBy(*row, entry);
   if (findOption(optionTable(), entry.key))
     return file.entries.push_back(entry), Status::ok();
-  std::vector<std::string> known = foreignRowKeys();
-  for (const auto &[key, handler] : kHandlers)
-    known.emplace_back(key);
+  std::vector<std::string> known = translatedKeys();
   const std::span<const OptionRow> tables[] = {optionTable()};
   std::ranges::move(allOptionNames(tables), std::back_inserter(known));
   return unknownOption(entry.key, known);
+}
+
+std::vector<std::string> Translation::translatedKeys() {
+  std::vector<std::string> keys = foreignRowKeys();
+  for (const auto &[key, handler] : kHandlers)
+    keys.emplace_back(key);
+  return keys;
+}
+
+bool isForeignKey(const std::string &key) {
+  return std::ranges::count(Translation::translatedKeys(), key) != 0;
 }
 
 /// Removes the underscores of an integer, as the tools' YAML reader does.

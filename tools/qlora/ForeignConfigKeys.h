@@ -64,6 +64,9 @@ struct ForeignFile {
 
 ForeignFile translateForeignConfigKeys(const ForeignRequest &request);
 
+/// Returns whether a file of another tool may have the key.
+bool isForeignKey(const std::string &key);
+
 /// Adds what is wrong with the file's model, if the model is here: its
 /// architecture, and special tokens that it does not have. `revision`: of the
 /// model on the hub; empty: main.

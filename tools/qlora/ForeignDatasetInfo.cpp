@@ -171,8 +171,9 @@ static StatusOr<std::string> pathOfEntry(const json &set,
       const json value = set.value(key, json());
       return value.is_null() ? "" : foreignNameOf(value);
     };
-    const HubDataKeys keys{.config = textOf("subset"),
-                           .trainSplit = textOf("split")};
+    HubDataKeys keys;
+    keys.config = textOf("subset");
+    keys.trainSplit = textOf("split");
     QLORA_ASSIGN_OR_RETURN(
         const HubDataset data,
         keys.dataset(foreignNameOf(set["hf_hub_url"]), false));

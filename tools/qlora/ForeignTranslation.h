@@ -29,6 +29,8 @@ public:
       : request(request), path(request.path), entries(request.entries) {}
 
   ForeignFile run();
+  /// Returns the keys of other tools that are known.
+  static std::vector<std::string> translatedKeys();
 
 private:
   using Handler = Status (Translation::*)(const YamlEntry &);

@@ -15,6 +15,7 @@
 #include "runtime/Session/RunCheck.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/Configuration.h"
+#include "tools/qlora/ForeignConfigKeys.h"
 #include "tools/qlora/HubData.h"
 
 namespace qlora {
@@ -24,11 +25,20 @@ static const OptionRow kTrainOptions[] = {
      "YAML file with options, also of axolotl, LLaMA-Factory or TRL"},
     {"model_revision", OptionType::kString, "", kRun, "Train",
      "branch, tag or commit of a model on the Hugging Face hub, also written "
-     "NAME@REVISION; empty: main", "revision_of_model"},
+     "NAME@REVISION; empty: main",
+     "revision_of_model"},
     {"dry_run", OptionType::kBool, "false", kRun, "Train",
      "print the commands of qlora-import, qloracc and qlora-run, and run "
      "nothing"},
 };
+
+/// Whether other tools' files have a key of this name. A token has a better
+/// remedy than a file.
+static bool isKeyOfFiles(const std::string &name) {
+  const std::string key = canonicalSpelling(name);
+  return isForeignKey(key) && key != "hub_token" &&
+         !findOptionName(optionTable(), key).isRefused();
+}
 
 const Tool &trainTool() {
   static const Tool tool = {
@@ -80,7 +90,8 @@ const Tool &trainTool() {
                    {compilerRows(), {}, ""},
                    {importerRows(), {}, ""}},
       .tables = {kTrainOptions, hubDataRows(), optionTable(), runnerRows(),
-                 compilerRows(), importerRows()}};
+                 compilerRows(), importerRows()},
+      .isForeign = isKeyOfFiles};
   return tool;
 }
 
@@ -120,6 +131,14 @@ static StatusOr<Options> optionsOf(const SweepPoint &point, Options options) {
                         "--output-dir"});
   QLORA_RETURN_IF_ERROR(options.applySettings(settings));
   return options;
+}
+
+/// Returns whether the command line or a file names the model.
+static bool namesModel(const CommandLine &line, const Options &own) {
+  return !line.rest.empty() || !own.text("config").empty() ||
+         std::ranges::any_of(line.settings, [](const OptionSetting &setting) {
+           return setting.row->name == std::string_view("model_name_or_path");
+         });
 }
 
 static Status checkModelIsNamed(const Options &options) {
@@ -180,8 +199,8 @@ trainCommands(const CommandLine &line, const Options &own, ProgramUse use) {
       if (configuration.program.empty())
         QLORA_RETURN_IF_ERROR(checkModelIsNamed(configuration.options));
       if (configuration.program.empty() && use == ProgramUse::kTrain)
-        QLORA_RETURN_IF_ERROR(checkBeforeCompiling(configuration, line,
-                                                   own.boolean("dry_run")));
+        QLORA_RETURN_IF_ERROR(
+            checkBeforeCompiling(configuration, line, own.boolean("dry_run")));
     }
     QLORA_ASSIGN_OR_RETURN(ProgramCommands made,
                            programCommands(configuration));
@@ -221,7 +240,11 @@ prepareTraining(std::span<const std::string> words, const Tool &tool,
   setSimulatedDevice(runnerRows(), line.settings);
   Options own{std::span<const OptionRow>(kTrainOptions)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
-  if (line.rest.empty() && own.text("config").empty())
+  if (!line.foreign.empty())
+    return Status::invalid("'{}' is a key of other tools' files. Fix: write it "
+                           "into a YAML file, for qlora train FILE.yaml",
+                           line.foreign.front());
+  if (!namesModel(line, own))
     return Status::invalid("no model is named; {}; see --help",
                            tool.usage.substr(0, tool.usage.find('\n')));
   QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own, use));

@@ -33,6 +33,18 @@ class NewcomerTest(QloraTest):
                       done.stderr)
         self.assertIn("write the role user or assistant", done.stderr)
 
+    def test_options_of_other_command_lines(self):
+        """The model is an option in TRL's commands, and some of their options
+        are keys of files here."""
+        words = ["--model_name_or_path", MODEL, "--train_file", DATA]
+        done = self.run_qlora("train", *words, "--dry-run")
+        self.assertIn(f"--train-file={DATA}", done.stdout)
+        done = self.run_qlora("train", *words, "--use_peft", code=1)
+        self.assertIn("'--use_peft' is a key of other tools' files. Fix: write "
+                      "it into a YAML file", done.stderr)
+        done = self.run_qlora("train", *words, "--hub-token=x", code=1)
+        self.assertIn("hf auth login", done.stderr)
+
     def test_data_is_another_spelling_of_show_data(self):
         words = ["--show", "2", "--max-length", "32"]
         shown = self.run_qlora("data", DATA, "--model", MODEL, *words).stdout

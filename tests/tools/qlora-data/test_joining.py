@@ -67,8 +67,17 @@ class JoiningTest(ToolTest):
         joined = sum(([*self.ids(text), self.end] for text in self.texts), [])
         expected = [[self.begin, *joined[first + 1:first + 8]]
                     for first in range(0, len(joined) // 8 * 8, 8)]
-        self.assertEqual(self.rows("--packing-strategy=llamafactory-wrapped"),
-                         expected)
+        flags = [*LENGTH, "--packing-strategy=llamafactory-wrapped"]
+        for pad, unlearned in ((None, self.end), ("a", self.ids("a")[0])):
+            if pad:
+                self.make_model(tokenizer=adds(byte_level(), "<s> $A"),
+                                pad_token=pad)
+            made = self.convert(*({"text": text} for text in self.texts),
+                                flags=flags)
+            self.assertEqual(made.ids, expected)
+            self.assertEqual(made.labels, [
+                [IGNORED, *(IGNORED if token == unlearned else token
+                            for token in row[1:])] for row in expected])
 
     def test_wrapped_by_several_processes(self):
         self.texts = self.texts * 5000

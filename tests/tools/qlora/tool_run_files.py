@@ -16,7 +16,7 @@ EXAMPLES = [
     ("axolotl", "examples/" + path) for path in (
         "archived/cerebras/qlora.yml", "archived/stablelm-2/1.6b/fft.yml",
         "archived/yi-34B-chat/qlora.yml", "llama-3/instruct-lora-8b.yml",
-        "llama-3/lora-1b.yml", "llama-3/fft-8b.yaml")
+        "llama-3/lora-1b.yml", "llama-3/fft-8b.yaml", "gemma2/qlora.yml")
 ] + [("LLaMA-Factory", "examples/" + path) for path in (
     "extras/dft/qwen2_full_sft.yaml", "extras/loraplus/llama3_lora_sft.yaml",
     "train_full/qwen3_full_sft.yaml", "train_lora/qwen3_lora_dpo.yaml",
@@ -124,6 +124,8 @@ class Files(example_files.Folder):
             keys.update(adapter_name_or_path="first", lora_dropout=0.0)
         if example["family"] == "GPT2LMHeadModel":
             keys["sequence_len"] = 64  # positions of the tiny model
+        if example["family"] == "Gemma2ForCausalLM":
+            keys["attn_implementation"] = "eager"  # sdpa has no soft cap
         keys["logging_steps"] = 1
         keys = {key: value for key, value in keys.items() if value is not None}
         if keys.get("lora_model_dir") or keys.get("adapter_name_or_path"):

@@ -329,7 +329,11 @@ class Converter:
         eos = self.tokenizer.eos_id()
         before, after = [], []
         if self.options.packing == LLAMA_FACTORY:
-            return ids + [eos], labels + [eos]
+            # DataCollatorForLanguageModeling takes pad tokens out of the loss.
+            pad = self.tokenizer.padding_id()
+            return ids + [eos], [IGNORED if number == pad else label
+                                 for number, label in zip(ids + [eos],
+                                                          labels + [eos])]
         if ids:
             before, after = self.tokenizer.affixes(encoding)
         if (ids + after)[-1:] != [eos]:

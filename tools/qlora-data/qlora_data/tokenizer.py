@@ -85,6 +85,11 @@ class TextTokenizer:
         """Returns the ids that the tokenizer adds before plain text."""
         return self.affixes(self.encode(["a"])[0])[0]
 
+    def padding_id(self) -> int:
+        """Returns the id of the pad token, or without one of the end token."""
+        text = self.special_tokens.get("pad_token", self.eos_token)
+        return self._tokenizer.token_to_id(text)
+
     def eos_id(self) -> int:
         if not self.eos_token:
             raise DataError(

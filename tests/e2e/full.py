@@ -9,7 +9,7 @@ ones, rounded. transformers computes the same loss from it as `qlora-run`
 evaluates. A resumed run ends with the same bytes.
 
 Then trains parts of a Gemma 3 with a vision tower: its checkpoints and its
-output have all tensors of the model, of which only the chosen ones differ.
+output have all tensors of the model. Only the chosen tensors differ.
 """
 
 import argparse

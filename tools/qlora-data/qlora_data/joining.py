@@ -25,7 +25,7 @@ def windows(ids: list[int], before: list[int], after: list[int],
             length: int) -> list[list[int]]:
     """Cuts a text into rows that overlap, as axolotl's
     PretrainTokenizationStrategy does: each begins and ends with the given
-    tokens, of which the last one is an end token."""
+    tokens. The last token of `after` is an end token."""
     most = length - len(before) - len(after)
     step = most - min(_OVERLAP, (length - 1) // 2)
     if step < 1:
